@@ -6,8 +6,9 @@ An epoch has one order of samples, which depends on its seed and number only. Of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
+from typing import NamedTuple
 
 
 def share(order: Sequence[int], consumed: int, ranks: int, rank: int, drop_last: bool) -> list[int]:
@@ -28,3 +29,65 @@ def share(order: Sequence[int], consumed: int, ranks: int, rank: int, drop_last:
     if missing and rank >= ranks - missing:
         filled += islice(cycle(order), rank - (ranks - missing), rank - (ranks - missing) + 1)
     return filled
+
+
+def repeated(left: int, ranks: int, rank: int, taken: int) -> int:
+    """Return how many of `taken` samples a rank has twice: of the `left` ones, it takes what `share` returns.
+
+    >>> [repeated(3, 2, rank, 2) for rank in range(2)], repeated(3, 2, 1, 1)
+    ([0, 1], 0)
+    """
+    return max(0, min(taken, -(-left // ranks)) - len(range(rank, left, ranks)))
+
+
+class Opened(NamedTuple):
+    """A shard that a reader has begun: its number, and how many of its samples were used."""
+
+    shard: int
+    used: int
+
+
+class Begun(NamedTuple):
+    """An epoch of shards that other readers have begun: shards that are done, and those that are open."""
+
+    done: frozenset[int] = frozenset()
+    open: tuple[Opened, ...] = ()
+
+
+class Reader(NamedTuple):
+    """The place of one of so many readers: of its part, `done` shards are done, and `used` samples of the next used."""
+
+    readers: int
+    reader: int
+    done: int = 0
+    used: int = 0
+
+
+def part(order: Sequence[int], begun: Begun, readers: int, reader: int) -> list[Opened]:
+    """Return the shards that a reader takes of those that are left: open ones first.
+
+    >>> part([3, 1, 0, 2], Begun(frozenset({3}), (Opened(0, 5),)), readers=2, reader=0)
+    [Opened(shard=0, used=5), Opened(shard=2, used=0)]
+    """
+    return _left(order, begun)[reader::readers]
+
+
+def merged(order: Sequence[int], begun: Begun, places: Iterable[Reader]) -> Begun:
+    """Return what the readers have left together, which had begun with `begun`; a reader that is missing has no use.
+
+    >>> merged([3, 1, 0, 2], Begun(), [Reader(2, 0, done=1, used=5)])
+    Begun(done=frozenset({3}), open=(Opened(shard=0, used=5),))
+    """
+    done, opened = set(begun.done), {one.shard: one.used for one in begun.open}
+    left = _left(order, begun)
+    for place in places:
+        mine = left[place.reader :: place.readers]
+        done |= {one.shard for one in mine[: place.done]}
+        if place.used and place.done < len(mine):
+            opened[mine[place.done].shard] = place.used
+    return Begun(frozenset(done), tuple(Opened(shard, used) for shard, used in opened.items() if shard not in done))
+
+
+def _left(order: Sequence[int], begun: Begun) -> list[Opened]:
+    known = begun.done | {one.shard for one in begun.open}
+    return [*begun.open, *(Opened(shard, 0) for shard in order if shard not in known)]

@@ -133,15 +133,18 @@ def _finish_at_exit() -> None:
 atexit.register(_finish_at_exit)
 
 
-def load(folder: Folder, state: Mapping[str, Any], tag: str | None = None, *, peers: Peers | None = None) -> Loaded:
+def load(
+    folder: Folder, state: Mapping[str, Any], tag: str | Reader | None = None, *, peers: Peers | None = None
+) -> Loaded:
     """Read a checkpoint into the tensors of `state`, whatever mesh wrote it; every rank must call.
 
         loaded = checkpoint.load(os.environ["SM_CHECKPOINT_DIR"], {"model": model.state_dict()})
         first_step = loaded.extra["step"]
 
-    Without a `tag`, the newest complete one. `state` may hold less than the checkpoint. Numbers of `state` (an
-    optimizer's `step`) and its parameter groups are replaced in place. Raises `ParallelError` on every rank, before
-    anything is changed, when files are missing, torn, damaged or of another model.
+    Without a `tag`, the newest complete one; a reader counts as the tag of its checkpoint, which is not read again.
+    `state` may hold less than the checkpoint. Numbers of `state` (an optimizer's `step`) and its parameter groups are
+    replaced in place. Raises `ParallelError` on every rank, before anything is changed, when files are missing, torn,
+    damaged or of another model.
     """
     finalize()
     return load_into(Path(folder), state, tag, Peers.default() if peers is None else peers)

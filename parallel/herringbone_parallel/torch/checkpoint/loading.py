@@ -27,11 +27,11 @@ class Loaded(NamedTuple):
         return self.reader.user_content()
 
 
-def load_into(folder: Path, state: Mapping[str, Any], tag: str | None, peers: Peers) -> Loaded:
+def load_into(folder: Path, state: Mapping[str, Any], tag: str | Reader | None, peers: Peers) -> Loaded:
     """Read a checkpoint into a state; see `api.load`."""
 
     def check() -> _Found:
-        reader = Reader.find(folder, tag)
+        reader = tag if isinstance(tag, Reader) else Reader.find(folder, tag)
         flat = flatten(state)
         pieces = pieces_by_name(flat.tensors)
         if absent := [name for name, _ in pieces if name not in reader.manifest.tensors]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,30 +23,64 @@ def plain(sampler: Any) -> dict[str, Any]:
 
 def check(loader: DataLoader[Any]) -> None:
     """Raise `ParallelError` for a loader whose order nobody can repeat."""
-    own: Any = loader.batch_sampler.sampler if type(loader.batch_sampler) is BatchSampler else loader.sampler
-    name = type(own).__name__
-    if isinstance(loader.dataset, IterableDataset):
-        raise ParallelError("an IterableDataset has no order of samples to go on in: give a dataset with indices")
+    if is_stateful(loader):
+        return
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise ParallelError(f"{type(loader).__name__} has an __iter__ of its own, which nobody can enter in its middle")
     if not getattr(loader, "in_order", True):
         raise ParallelError("in_order=False gives batches in the order in which they arrive, which nobody can repeat")
+    if isinstance(loader.dataset, IterableDataset):
+        _check_stream(loader)
+        return
     if loader.num_workers and loader.batch_sampler is None:
         raise ParallelError("with workers, and without a batch_size, samples have no place: give the DataLoader one")
-    if not hasattr(own, "__len__"):
-        raise ParallelError(f"the sampler {name} has no __len__, so nobody knows where its epoch ends")
+    batches: Any = loader.batch_sampler
+    own: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    if batches is not None and type(batches) is not BatchSampler:
+        _check_sampler(batches)
+    elif not hasattr(own, "__len__"):
+        raise ParallelError(f"the sampler {type(own).__name__} has no __len__, so nobody knows where its epoch ends")
+    _check_sampler(own)
+
+
+def is_stateful(part: Any) -> bool:
+    """Say whether an object has a state of its own."""
+    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+
+
+def _check_sampler(sampler: Any) -> None:
     drawn = [
         one
-        for one in getattr(own, "__dict__", {}).values()
+        for one in getattr(sampler, "__dict__", {}).values()
         if type(one).__name__ in _GENERATORS and not isinstance(one, torch.Generator)
     ]
     if drawn:
         raise ParallelError(
-            f"the sampler {name} draws from a {type(drawn[0]).__name__} of its own, whose state no checkpoint has: let"
-            " it make one from a seed and the epoch at each begin, or draw from a torch.Generator"
+            f"the sampler {type(sampler).__name__} draws from a {type(drawn[0]).__name__} of its own, whose state no"
+            " checkpoint has: let it make one from a seed and the epoch at each begin, or draw from a torch.Generator"
         )
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+    if isinstance(sampler, Iterator):
+        raise ParallelError(f"the sampler {type(sampler).__name__} can be read once only: give the DataLoader a list")
+
+
+def _check_stream(loader: DataLoader[Any]) -> None:
+    dataset: Any = loader.dataset
+    name = type(dataset).__name__
+    if not is_stateful(dataset):
         raise ParallelError(
-            f"the batch_sampler {type(loader.batch_sampler).__name__} makes batches of its own: give the DataLoader a"
-            " sampler and a batch_size"
+            f"the IterableDataset {name} has no state_dict and load_state_dict, so nobody knows its place: give it"
+            " both, or read whole files with herringbone_parallel.torch.position.api.Shards"
         )
+    if loader.persistent_workers:
+        raise ParallelError(
+            f"persistent_workers=True keeps copies of {name}, which no state of a later epoch reaches: leave it out"
+        )
+    source: Any = getattr(dataset, "_ex_iterable", None)
+    while source is not None:
+        if type(source).__name__ == "BufferShuffledExamplesIterable":
+            raise ParallelError(
+                f"{name}.shuffle forgets the samples of its buffer at a restart: shuffle before you write the files,"
+                " take the dataset with streaming=False, or read whole files with"
+                " herringbone_parallel.torch.position.api.Shards"
+            )
+        source = getattr(source, "ex_iterable", None)

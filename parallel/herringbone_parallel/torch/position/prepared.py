@@ -26,8 +26,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.checks import check
-from herringbone_parallel.torch.position.loader import Begin, Moment, Place, Tracker, follow
+from herringbone_parallel.torch.position.loader import follow
+from herringbone_parallel.torch.position.orders import Note, Samples, watched
 from herringbone_parallel.torch.position.random_state import RandomState
+from herringbone_parallel.torch.position.tracker import Begin, Moment, Place, Tracker
 
 _END = object()
 
@@ -60,18 +62,64 @@ class Numbers:
         self._is_done = True
 
 
-class PreparedTracker(Tracker):
-    """The place of a loader of accelerate's; see the module's picture."""
+class _Order(Samples):
+    """The order of accelerate's samplers, which gives ranks batches, or parts of batches."""
+
+    # The samples of a batch are neighbours in the order.
+    stride = 1
 
     def __init__(self, loader: Any) -> None:
-        outer = loader.base_dataloader.batch_sampler
+        outer = loader.batch_sampler
         self._inner = getattr(outer, "batch_sampler", outer)
         self._shards = None if outer is self._inner else outer
         # As accelerate's own `set_sampler` does; where nobody calls that, the outer one has none.
         outer.sampler = self._inner.sampler
-        super().__init__(loader.base_dataloader)
+        super().__init__(loader)
         if self._shards is not None and outer.split_batches:
-            self._batch_size //= outer.num_processes
+            self.size //= outer.num_processes
+
+    @property
+    def ranks(self) -> int:
+        """The ranks that share the order."""
+        return 1 if self._shards is None else int(self._shards.num_processes)
+
+    def place_of(self, before: int, batch: int) -> int:
+        """Return the place of the first sample in a batch of this rank."""
+        rank = 0 if self._shards is None else self._shards.process_index
+        return before + (rank + batch * self.ranks) * self.size
+
+    def check_ranks(self, ranks: int) -> None:
+        """Do nothing: the order does not depend on the number of ranks. [4]"""
+
+    def rest(self, before: int, note: Note) -> Iterable[Any]:
+        """Return this rank's batches from a place on. [3]"""
+        rest: Any = self._rest(before)
+        if not type(self.sampler).__module__.startswith(("torch.", "accelerate.")):
+            rest = watched(self.drawing, rest, note)
+        batches: Any = BatchSampler(rest, self._inner.batch_size, self._inner.drop_last)
+        if self._shards is None:
+            return batches  # type: ignore[no-any-return]
+        shards = copy.copy(self._shards)
+        shards.batch_sampler = batches
+        return islice(shards, 1 if before else 0, None)
+
+    def _rest(self, before: int) -> Iterable[int]:
+        """Return what is left of the order, behind the batches from which accelerate fills the last ones."""
+        if self._shards is None or not before:
+            return islice(self.sampler, before, None) if before else self.sampler  # type: ignore[no-any-return]
+        order, total = iter(self.sampler), self.size * self.ranks
+        first = list(islice(order, total))
+        rest = chain(first[before:], islice(order, max(before - total, 0), None))
+        return chain(islice(cycle(first), total), rest)
+
+
+class PreparedTracker(Tracker):
+    """The place of a loader of accelerate's; see the module's picture."""
+
+    order: _Order
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader.base_dataloader, _Order(loader.base_dataloader))
         self._is_last = False
         self._enters = False
         # The batch of this pass at which it reaches the place, and what is known of that.
@@ -101,7 +149,9 @@ class PreparedTracker(Tracker):
         if self._resumed is not None and self._known is not None:
             return self._known[0]
         is_over, begin = self._is_over, self.begin()
-        place = Place(self.epoch + 1, 0, self.ranks, self._length) if is_over else self.place()
+        place = self.place()
+        if is_over:
+            place = msgspec.structs.replace(place, epoch=self.epoch + 1, samples=0)
         if not place.epoch and not place.samples:
             return None
         if is_over:
@@ -109,55 +159,16 @@ class PreparedTracker(Tracker):
         ahead = self._fetches.get(self._used) if self.is_begun and not is_over else None
         # accelerate counts an epoch when it is asked for one more batch.
         iteration += is_over
-        return LoaderPlace(place, begin, ahead and ahead(), iteration, getattr(self.sampler, "initial_seed", None))
+        return LoaderPlace(
+            place, begin, ahead and ahead(), iteration, getattr(self.order.sampler, "initial_seed", None)
+        )
 
     def go_on(self, known: LoaderPlace, numbers: Numbers) -> None:
         """Let the next pass go on from a checkpoint's place."""
         self.resume(known.place, known.begin)
         self._known = known, numbers
-        if known.seed is not None and hasattr(self.sampler, "initial_seed"):
-            self.sampler.initial_seed = known.seed
-
-    def resume(self, place: Place, begin: Begin | None) -> None:
-        """Let the next iteration go on from a place. Raises `ParallelError` where that is of other data."""
-        # The order does not depend on the number of ranks. [4]
-        super().resume(msgspec.structs.replace(place, ranks=self.ranks), begin)
-
-    # How the order is divided.
-
-    @property
-    def ranks(self) -> int:
-        """The ranks that share the order."""
-        return 1 if self._shards is None else int(self._shards.num_processes)
-
-    @property
-    def stride(self) -> int:
-        """The samples of a batch are neighbours in the order."""
-        return 1
-
-    @property
-    def first_place(self) -> int:
-        """The place in the epoch's order at which this rank begins."""
-        rank = 0 if self._shards is None else self._shards.process_index
-        return self._before + rank * self._batch_size
-
-    def rest(self) -> Iterable[int]:
-        """Return what is left of the order, behind the batches from which accelerate fills the last ones. [3]"""
-        if self._shards is None or not self._before:
-            return super().rest()
-        order, total = iter(self.sampler), self._batch_size * self.ranks
-        first = list(islice(order, total))
-        rest = chain(first[self._before :], islice(order, max(self._before - total, 0), None))
-        return chain(islice(cycle(first), total), rest)
-
-    def batched(self, sampler: Iterable[int]) -> Iterable[Any]:
-        """Return this rank's batches. [3]"""
-        batches: Any = BatchSampler(sampler, self._inner.batch_size, self._inner.drop_last)  # type: ignore[arg-type]
-        if self._shards is None:
-            return batches
-        shards = copy.copy(self._shards)
-        shards.batch_sampler = batches
-        return islice(shards, 1 if self._before else 0, None)
+        if known.seed is not None and hasattr(self.order.sampler, "initial_seed"):
+            self.order.sampler.initial_seed = known.seed
 
     # What the loader does.
 
@@ -169,8 +180,8 @@ class PreparedTracker(Tracker):
         if skipped is not None and skipped >= len(loader):
             return
         if skipped is not None and (self._resumed is None or not self._resumed[0].samples):
-            used = skipped * self._batch_size * self.ranks
-            self._resumed, self._known = (Place(self.epoch + 1, used, self.ranks, self._length), None), None
+            used = skipped * self.order.size * self.order.ranks
+            self._resumed, self._known = (Place(self.epoch + 1, used, self.order.ranks, self.order.length), None), None
         elif self._known is not None and self._resumed is not None:
             loader.iteration = self._known[0].iteration
         self._enters, self._is_last, is_over = skipped is not None, False, False
@@ -186,24 +197,24 @@ class PreparedTracker(Tracker):
             if mark is not None:
                 self.close(mark, is_over=is_over)
 
-    def iterate(self, make: Callable[[], Any], is_kept: bool) -> Iterator[Any]:
+    def iterate(self, make: Callable[[], Any], is_kept: bool) -> tuple[Any, object]:
         """Begin an epoch, or go on with one."""
-        resumed, own = self._resumed, getattr(self.sampler, "generator", None)
+        resumed, own = self._resumed, getattr(self.order.sampler, "generator", None)
         self._turn, self._fetches = -1, {}
         if self._known is not None:
             self._known[1].restore()
         if resumed is not None and resumed[0].samples:
-            self._turn = 0 if self._enters else -(-resumed[0].samples // (self._batch_size * self.ranks))
+            self._turn = 0 if self._enters else -(-resumed[0].samples // (self.order.size * self.order.ranks))
             if not self._enters:
                 self._resumed = msgspec.structs.replace(resumed[0], samples=0), resumed[1]
         try:
             return super().iterate(make, is_kept)
         finally:
             self._began = resumed
-            if hasattr(self.sampler, "generator"):
-                self.sampler.generator = own
+            if hasattr(self.order.sampler, "generator"):
+                self.order.sampler.generator = own
 
-    def counted(self, inner: Any) -> Iterator[Any]:
+    def counted(self, inner: Any, mark: object) -> Iterator[Any]:  # noqa: ARG002  `batches` counts
         """Yield what torch's loader reads; accelerate asks for one batch ahead. [2]"""
         known = self._known
         for number in count():
@@ -225,9 +236,10 @@ class PreparedTracker(Tracker):
             return
         # accelerate gives a sampler that shuffles a generator where there are several ranks; for this pass alone.
         random_state.restore(moment.random)
-        self.sampler.generator = torch.Generator() if moment.generators else None
+        sampler = self.order.sampler
+        sampler.generator = torch.Generator() if moment.generators else None
         if moment.generators:
-            self.sampler.generator.set_state(random_state.to_tensor(moment.generators[0]))
+            sampler.generator.set_state(random_state.to_tensor(moment.generators[0]))
 
 
 _followed: weakref.WeakSet[PreparedTracker] = weakref.WeakSet()

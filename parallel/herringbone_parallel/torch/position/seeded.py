@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch.utils.data import Subset, get_worker_info
+from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from herringbone_parallel.torch.position import random_state
 
 
 class Tagged(list[int]):
-    """The indices of a batch; in the order of the epoch, the first has `place`, and each next is `stride` behind."""
+    """The indices of a batch; in the order of the epoch, the first has `place`, and each next is `stride` behind.
 
+    Without a `seed`, the workers' own counts: their iterator is the loader's first one.
+    """
+
+    seed: int | None = None
     epoch, place, stride = 0, 0, 1
 
 
@@ -27,7 +32,7 @@ class Seeded:
         assert info is not None
         dataset = self._herringbone_dataset
         # A worker's own seed is the loader's and its number.
-        numbers = info.seed - info.id, indices.epoch
+        numbers = info.seed - info.id if indices.seed is None else indices.seed, indices.epoch
         one = dataset.dataset if type(dataset) is Subset else dataset
         if hasattr(one, "__getitems__"):
             # It reads a batch at once.
@@ -61,3 +66,15 @@ class Seeded:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._herringbone_dataset, name, value)
+
+
+@contextmanager
+def replaced(loader: DataLoader[Any], dataset: Any, collate: Callable[[Any], Any] | None = None) -> Iterator[None]:
+    """Let an iterator that is made inside keep another dataset, and another `collate_fn`."""
+    own = loader.dataset, loader.collate_fn
+    # The attribute is closed to assignments.
+    loader.__dict__["dataset"], loader.collate_fn = dataset, collate or loader.collate_fn
+    try:
+        yield
+    finally:
+        loader.__dict__["dataset"], loader.collate_fn = own

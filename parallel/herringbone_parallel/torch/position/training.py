@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,19 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint import api
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import optimizer_states, random_state
-from herringbone_parallel.torch.position.loader import Begin, Place, track
+from herringbone_parallel.torch.position.loader import track
 from herringbone_parallel.torch.position.random_state import RandomState
+from herringbone_parallel.torch.position.tracker import Begin, Place
 
 _VERSION_1 = "herringbone_parallel.torch.model_parallel"
 # Names of no part. Of the tensors with what is a rank's own, by the number of the rank.
 _OWN = ".own"
 # Of the large tensors in the states of other parts.
 _LARGE = ".large"
+_WITHOUT_BATCH = (
+    "a step was completed after the end of the pass, without a batch of the loader: itertools.cycle keeps batches, and"
+    " a prefetch of the script's own takes them ahead. Begin the loader for each epoch, and let its workers fetch ahead"
+)
 _SCALERS = tuple({scaler for scaler in (getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler) if scaler})
 
 
@@ -98,6 +104,17 @@ class Training:
         """The epoch to go on in: that of the first loader, which counts how often it was begun."""
         return next((tracker.place().epoch for tracker in self._trackers.values()), 0)
 
+    @property
+    def repeated(self) -> int:
+        """The number of samples at the end of the newest batch that repeat others of the epoch.
+
+            loss = losses[: len(losses) - training.repeated].mean()
+
+        A `DistributedSampler` repeats less than one sample a rank, so that all ranks have as many. It is that of the
+        first loader.
+        """
+        return next((tracker.repeated for tracker in self._trackers.values()), 0)
+
     def save(self, tag: str | None = None, *, in_background: bool = False) -> Any:
         """Save the checkpoint `step-<step>`, or of another tag; every rank calls, after a step.
 
@@ -127,12 +144,16 @@ class Training:
         [found] = peers.begin_maxima([tag is not None or newest_tag(folder) is not None])()
         if not found:
             return False
+        # A save in the background may be the one to resume from.
+        api.finalize()
         reader = peers.agree(lambda: api.Reader.find(folder, tag), "resume")
-        extra, found_tag = reader.extra, reader.manifest.tag
+        extra = reader.extra
         if not isinstance(extra, dict) or "optimizers" not in extra:
-            raise ParallelError(f"the checkpoint {found_tag!r} has no places of loaders: Training.save wrote it not")
+            raise ParallelError(
+                f"the checkpoint {reader.manifest.tag!r} has no places of loaders: Training.save wrote it not"
+            )
         state = self._state(reader)
-        loaded = api.load(folder, state, found_tag, peers=peers)
+        loaded = api.load(folder, state, reader, peers=peers)
         for name, model in self._models.items():
             states.set_model_state_dict(model, state[name])
         for name, optimizer in self._optimizers.items():
@@ -146,10 +167,19 @@ class Training:
 
     def _go_on(self, extra: dict[str, Any], reader: Any, peers: Any) -> None:
         is_same = extra["ranks"] == peers.size
-        content = bytes(memoryview(reader.tensor(f"{_OWN}.{peers.rank if is_same else 0}").numpy()))
-        own = msgspec.msgpack.decode(content, type=_Own)
+        mine = peers.rank if is_same else 0
+
+        def read(rank: int) -> _Own:
+            content = bytes(memoryview(reader.tensor(f"{_OWN}.{rank}").numpy()))
+            return msgspec.msgpack.decode(content, type=_Own)
+
+        own = read(mine)
+
+        def others(name: str) -> list[Place]:
+            return [read(rank).places[name] for rank in range(extra["ranks"]) if rank != mine]
+
         for name, tracker in self._trackers.items():
-            tracker.resume(_of(own.places, name), own.begins.get(name))
+            tracker.resume(_of(own.places, name), own.begins.get(name), partial(others, name))
         self.step = extra["step"]
         if is_same:
             random_state.restore(own.random)
@@ -195,7 +225,11 @@ class Training:
     def _completed(self, is_first: bool = True) -> None:
         self.step += is_first
         self._numbers = random_state.remember()
-        for tracker in self._trackers.values():
+        trackers = self._trackers.values()
+        if is_first and trackers and all(tracker.is_over for tracker in trackers):
+            for tracker in trackers:
+                tracker.note(_WITHOUT_BATCH)
+        for tracker in trackers:
             tracker.step()
 
     def _path(self) -> Path:
@@ -218,6 +252,7 @@ def _of(saved: dict[str, Any], name: str) -> Any:
 
 
 def _then(call: Callable[..., Any], after: Callable[[], None]) -> Callable[..., Any]:
+    @wraps(call)
     def called(*arguments: Any, **options: Any) -> Any:
         result = call(*arguments, **options)
         after()

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -26,7 +27,8 @@ from torch.utils.data import (
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.position import share
 from herringbone_parallel.torch.position import random_state
-from herringbone_parallel.torch.position.loader import Place, track
+from herringbone_parallel.torch.position.loader import track
+from herringbone_parallel.torch.position.tracker import Place
 
 SAMPLES = 37
 
@@ -57,6 +59,37 @@ def in_batches(dataset: Any) -> dict[str, Any]:
     return {"batch_sampler": BatchSampler(RandomSampler(dataset), 4, drop_last=True)}
 
 
+class ByLength(Sampler[list[int]]):
+    """Batches of samples of like length; their order is drawn from torch's numbers, or from a seed and the epoch."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed + self.epoch)
+        order = sorted(torch.randperm(SAMPLES, generator=generator).tolist(), key=lambda index: index // 10)
+        batches = [order[begin : begin + 3 + begin % 2] for begin in range(0, SAMPLES, 3)]
+        return iter(batches[number] for number in torch.randperm(len(batches), generator=generator).tolist())
+
+    def __len__(self) -> int:
+        return -(-SAMPLES // 3)
+
+
+def by_length(_dataset: Any) -> dict[str, Any]:
+    return {"batch_sampler": ByLength(None)}
+
+
+def by_length_and_epoch(_dataset: Any) -> dict[str, Any]:
+    return {"batch_sampler": ByLength(5)}
+
+
+def listed(_dataset: Any) -> dict[str, Any]:
+    return {"batch_sampler": [[3, 1], [4], [1, 5, 9], [2, 6], [5], [3]]}
+
+
 def weighted(_dataset: Any) -> dict[str, Any]:
     return {"sampler": WeightedRandomSampler([1.0] * SAMPLES, 30), "batch_size": 4}
 
@@ -84,8 +117,9 @@ def train(made: Made, *, stop: int = 0, saved: Any = None, **options: Any) -> tu
         first = place.epoch
     seen: list[Any] = []
     for epoch in range(first, 3):
-        if isinstance(loader.sampler, DistributedSampler):
-            loader.sampler.set_epoch(epoch)
+        for one in (loader.sampler, loader.batch_sampler):
+            if hasattr(one, "set_epoch"):
+                one.set_epoch(epoch)
         for indices, values in loader:
             seen.append((epoch, indices, values, torch.rand(()).item()))
             tracker.step()
@@ -99,7 +133,10 @@ def equal(first: list[Any], second: list[Any]) -> bool:
     return repr(first) == repr(second)
 
 
-@pytest.mark.parametrize("made", [shuffled, of_a_rank, own_generator, in_batches, weighted, a_part])
+MADE = [shuffled, of_a_rank, own_generator, in_batches, by_length, by_length_and_epoch, listed, weighted, a_part]
+
+
+@pytest.mark.parametrize("made", MADE)
 def test_goes_on_with_the_same_samples_and_numbers(made: Made) -> None:
     whole, _ = train(made)
     for stop in (1, 4, 5, 6, 12):
@@ -108,13 +145,13 @@ def test_goes_on_with_the_same_samples_and_numbers(made: Made) -> None:
         assert equal(before + after, whole)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_what_workers_have_fetched_ahead_does_not_count(persistent: bool) -> None:
+@pytest.mark.parametrize(("made", "persistent"), [(own_generator, False), (own_generator, True), (by_length, False)])
+def test_what_workers_have_fetched_ahead_does_not_count(made: Made, persistent: bool) -> None:
     options = {"num_workers": 2, "persistent_workers": persistent}
-    whole, _ = train(own_generator, **options)
+    whole, _ = train(made, **options)
     for stop in (3, 12):
-        before, saved = train(own_generator, stop=stop, **options)
-        after, _ = train(own_generator, saved=saved, **options)
+        before, saved = train(made, stop=stop, **options)
+        after, _ = train(made, saved=saved, **options)
         assert equal(before + after, whole)
 
 
@@ -122,6 +159,26 @@ def test_a_sample_is_augmented_alike_by_any_number_of_workers() -> None:
     one, _ = train(shuffled, num_workers=1)
     two, _ = train(shuffled, num_workers=2)
     assert equal(one, two)
+
+
+def test_later_epochs_are_augmented_alike_wherever_the_first_one_went_on() -> None:
+    def loader_of(seed: int) -> DataLoader[Any]:
+        torch.manual_seed(seed)
+        return DataLoader(Augmented(), batch_size=4, num_workers=1)
+
+    loader = loader_of(1)
+    tracker = track(loader)
+    for _ in loader:
+        tracker.step()
+        place = tracker.place()
+    whole = list(loader)
+    # As on another number of ranks, where the loader's own numbers are not repeated.
+    again = loader_of(2)
+    tracker = track(again)
+    tracker.resume(msgspec.structs.replace(place, samples=8), None)
+    for _ in again:
+        tracker.step()
+    assert equal(list(again), whole)
 
 
 def test_samples_since_the_last_step_come_again() -> None:
@@ -306,9 +363,6 @@ def test_what_cannot_be_repeated_is_refused_by_name() -> None:
     with pytest.raises(ParallelError, match="IterableDataset"):
         track(DataLoader(Stream()))
     dataset = Augmented()
-    batches: Any = [[1, 2], [3]]
-    with pytest.raises(ParallelError, match="batch_sampler list"):
-        track(DataLoader(dataset, batch_sampler=batches))
     for sampler, words in (
         (DrawsBetween(), "DrawsBetween draws random numbers"),
         (CountsItsEpochs(), "CountsItsEpochs changes its own attributes"),
@@ -323,11 +377,16 @@ def test_what_cannot_be_repeated_is_refused_by_name() -> None:
     for wrong, words in (
         (DataLoader(dataset, sampler=OwnGenerator()), "OwnGenerator draws from a Random of its own"),
         (DataLoader(dataset, sampler=iter([1])), "has no __len__"),
+        (DataLoader(dataset, batch_sampler=iter([[1], [2]])), "list_iterator can be read once only"),
         (OwnLoader(dataset), "OwnLoader has an __iter__"),
         (DataLoader(dataset, batch_size=None, num_workers=1), "without a batch_size"),
     ):
         with pytest.raises(ParallelError, match=words):
             track(wrong)
+    of_ranks = DataLoader(dataset, batch_sampler=[[1], [2]])
+    with pytest.raises(ParallelError, match="the batches of list were made for 2 ranks"):
+        track(of_ranks).resume(Place(0, 1, 2, SAMPLES), None)
+    track(of_ranks).resume(Place(1, 0, 2, SAMPLES), None)
     loader = DataLoader(dataset, sampler=ByAnotherRule(dataset, 2, 0), batch_size=2)
     track(loader).resume(Place(0, 4, 2, SAMPLES), None)
     with pytest.raises(ParallelError, match="ByAnotherRule divides"):

@@ -55,8 +55,10 @@ def train(
                 average.update_parameters(net)
             seen.append((epoch, indices.tolist(), loss.item()))
             if training.step % 2 == 0:
-                training.save(in_background=True)
+                save = training.save(in_background=True)
             if training.step == stop:
+                # The test copies the folder.
+                save.result()
                 return {"seen": seen}
         scheduler.step()
     parameters = model.state_dict().values() if sharded else (*net.parameters(), *average.parameters())
