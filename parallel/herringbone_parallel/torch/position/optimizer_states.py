@@ -18,15 +18,23 @@ from herringbone_parallel.torch.checkpoint.reading import dtype_of
 
 
 def kind(optimizer: Optimizer) -> str:
-    """Return the name of an optimizer's class; much of its state would fit another kind, and train wrongly."""
-    return type(optimizer).__qualname__
+    """Return the name of an optimizer's class, of smp's that of the wrapped one."""
+    return type(getattr(optimizer, "optimizer", optimizer)).__qualname__
+
+
+def check_kind(part: str, optimizer: Optimizer, saved: str | None) -> None:
+    """Raise `ParallelError` for the state of another kind of optimizer: much of it would fit, and train wrongly."""
+    if saved not in (None, kind(optimizer)):
+        raise ParallelError(
+            f"the checkpoint's part {part!r} is the state of {saved}, and the script's optimizer is {kind(optimizer)}:"
+            f" go on with {saved}, or begin in another folder with the weights alone"
+        )
 
 
 def take(part: str, model: nn.Module, optimizer: Optimizer, reader: Any = None) -> dict[str, Any]:
     """Return the state as it is; with the reader of a checkpoint, tensors for what it has of the optimizer.
 
-    Raises `ParallelError` for a state that is more than tensors and numbers of each parameter, and for a checkpoint of
-    another kind of optimizer.
+    Raises `ParallelError` for a state that is more than tensors and numbers of each parameter.
     """
     names = _names(model)
     groups = [
@@ -35,12 +43,6 @@ def take(part: str, model: nn.Module, optimizer: Optimizer, reader: Any = None) 
     if reader is None:
         state = {names[id(parameter)]: dict(values) for parameter, values in optimizer.state.items() if values}
     else:
-        saved = reader.extra["optimizers"].get(part)
-        if saved not in (None, kind(optimizer)):
-            raise ParallelError(
-                f"the checkpoint's part {part!r} is the state of {saved}, and the script's optimizer is"
-                f" {kind(optimizer)}: go on with {saved}, or begin in another folder with the weights alone"
-            )
         parameters = {names[id(one)]: one for group in optimizer.param_groups for one in group["params"]}
         state = _room(part, parameters, reader)
     return {"state": state, "param_groups": groups}

@@ -45,6 +45,11 @@ class Samples:
         return self.sampler.num_replicas if self._is_shared else 1
 
     @property
+    def replicas(self) -> int:
+        """The readers that the order is divided among, as far as it is known; 0 if it is not."""
+        return self.sampler.num_replicas if self._is_shared else 0
+
+    @property
     def _rank(self) -> int:
         return self.sampler.rank if self._is_shared else 0
 
@@ -96,7 +101,7 @@ class Samples:
 class Batches(Samples):
     """The order of a script's own batch sampler; a place counts batches of each rank."""
 
-    stride = 1
+    stride, replicas = 1, 0
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)

@@ -52,10 +52,15 @@ class Stream:
         self._fresh: Any = None
 
     @property
+    def replicas(self) -> int:
+        """The readers that the dataset is divided among, as far as it is known; 0 if it is not."""
+        return getattr(self._dataset, "num_replicas", 0) if self._loader is None else 0
+
+    @property
     def ranks(self) -> int:
         """The ranks that share the dataset."""
-        if self._loader is None and hasattr(self._dataset, "num_replicas"):
-            return self._dataset.num_replicas  # type: ignore[no-any-return]
+        if self.replicas:
+            return self.replicas
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
     def used(self, before: int, batches: int) -> int:

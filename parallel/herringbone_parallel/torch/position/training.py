@@ -72,18 +72,17 @@ class Training:
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, **parts: Any) -> None:
-        for name, part in parts.items():
-            if type(part).__module__.startswith(_VERSION_1):
-                raise ParallelError(
-                    f"the part {name!r} is divided among the ranks of a pipeline: save it by smp.save_checkpoint, which"
-                    " keeps no place in the data yet"
-                )
         self.step = 0
         self._folder = folder
-        self._models = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+        self._pipeline = _pipeline(parts)
+        ours = self._pipeline.names if self._pipeline is not None else set[str]()
+        self._models = {n: part for n, part in parts.items() if isinstance(part, nn.Module) and n not in ours}
         self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
         self._trackers = {name: track(part) for name, part in parts.items() if isinstance(part, DataLoader)}
-        known = {*self._models, *self._optimizers, *self._trackers}
+        if self._pipeline is not None:
+            for name, tracker in self._trackers.items():
+                self._pipeline.check_loader(name, tracker.order.replicas)
+        known = {*ours, *self._models, *self._optimizers, *self._trackers}
         self._others = {name: part for name, part in parts.items() if name not in known}
         for name, part in self._others.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
@@ -96,7 +95,7 @@ class Training:
                 " samples are used. Give one of torch's as a part, too"
             )
         self._numbers = random_state.remember()
-        self._owners = {name: self._owner(name, optimizer) for name, optimizer in self._optimizers.items()}
+        self._owners = {name: self._owner(name, one) for name, one in self._optimizers.items() if name not in ours}
         self._count_steps()
 
     @property
@@ -121,7 +120,9 @@ class Training:
         In the background, it returns a `PendingSave` as `async_save` does.
         """
         peers = _peers()
-        state = self._state()
+        state, mesh = self._state(), {}
+        if self._pipeline is not None:
+            state, mesh = {**state, **self._pipeline.state()}, self._pipeline.mesh()
         # An earlier save may still talk in the background.
         api.finalize()
         own, _ = peers.agree_same(self._own, "save", lambda _: "")
@@ -132,8 +133,9 @@ class Training:
             state[_LARGE] = large
         kinds = {name: optimizer_states.kind(optimizer) for name, optimizer in self._optimizers.items()}
         extra = {"step": self.step, "ranks": peers.size, "others": others, "optimizers": kinds}
+        contents = api.Contents(mesh=mesh, extra=extra)
         save = api.async_save if in_background else api.save
-        return save(self._path(), tag or f"step-{self.step}", state, contents=api.Contents(extra=extra), peers=peers)
+        return save(self._path(), tag or f"step-{self.step}", state, contents=contents, peers=peers)
 
     def resume(self, tag: str | None = None) -> bool:
         """Go on from the newest complete checkpoint, or that of a tag; every rank calls, before the first step.
@@ -152,12 +154,17 @@ class Training:
             raise ParallelError(
                 f"the checkpoint {reader.manifest.tag!r} has no places of loaders: Training.save wrote it not"
             )
+        for name, optimizer in self._optimizers.items():
+            optimizer_states.check_kind(name, optimizer, extra["optimizers"].get(name))
+        divided = None if self._pipeline is None else peers.agree(partial(self._pipeline.read, reader), "resume")
         state = self._state(reader)
         loaded = api.load(folder, state, reader, peers=peers)
         for name, model in self._models.items():
             states.set_model_state_dict(model, state[name])
-        for name, optimizer in self._optimizers.items():
-            optimizer_states.put(self._owners[name], optimizer, state[name])
+        for name, owner in self._owners.items():
+            optimizer_states.put(owner, self._optimizers[name], state[name])
+        if self._pipeline is not None:
+            self._pipeline.load(divided)
         for name, part in self._others.items():
             saved = _of(extra["others"], name)
             part.load_state_dict(decode(saved, lambda name: loaded.reader.tensor(f"{_LARGE}.{name}")))
@@ -192,8 +199,8 @@ class Training:
         state: dict[str, Any] = {}
         for name, model in self._models.items():
             state[name] = states.get_model_state_dict(model)
-        for name, optimizer in self._optimizers.items():
-            state[name] = optimizer_states.take(name, self._owners[name], optimizer, reader)
+        for name, owner in self._owners.items():
+            state[name] = optimizer_states.take(name, owner, self._optimizers[name], reader)
         return state
 
     def _own(self) -> torch.Tensor:
@@ -219,7 +226,12 @@ class Training:
             # A scaler may pass over an optimizer's step, whose samples are used all the same.
             scalers[0].update = _then(scalers[0].update, self._completed)
         for number, optimizer in enumerate(self._optimizers.values()):
-            if not scalers:
+            if scalers:
+                continue
+            if self._pipeline is not None:
+                # Of version 1's optimizer, torch's hooks would miss the steps that its own scale of the loss skips.
+                setattr(optimizer, "step", _then(optimizer.step, partial(self._completed, number == 0)))  # noqa: B010
+            else:
                 optimizer.register_step_post_hook(lambda *_, first=number == 0: self._completed(first))
 
     def _completed(self, is_first: bool = True) -> None:
@@ -237,6 +249,15 @@ class Training:
         if not folder:
             raise ParallelError("Training(folder=...) is missing: SM_CHECKPOINT_DIR is set in a job only")
         return Path(folder)
+
+
+def _pipeline(parts: dict[str, Any]) -> Any:
+    if not any(type(part).__module__.startswith(_VERSION_1) for part in parts.values()):
+        return None
+    # A training without such a model loads nothing of that library.
+    from herringbone_parallel.torch.position.pipeline import PipelineParts
+
+    return PipelineParts(parts)
 
 
 def _peers() -> api.Peers:

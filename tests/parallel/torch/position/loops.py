@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed as dist
@@ -20,6 +21,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from herringbone_parallel.torch.position.api import Training
 
 SAMPLES, EPOCHS = 37, 2
+
+Step = Callable[[torch.Tensor, torch.Tensor], float]
 
 
 class Numbered(Dataset[Any]):
@@ -59,57 +62,55 @@ class Log:
 
 def net(dropout: float) -> nn.Sequential:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(dropout), nn.Linear(8, 1))
+    layers = nn.Linear(4, 8), nn.Dropout(dropout), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 1)
+    return nn.Sequential(*layers)
 
 
-def loader_of(samples: int, batch_size: int, workers: int, ranks: int, rank: int) -> DataLoader[Any]:
-    sampler: DistributedSampler[Any] = DistributedSampler(Numbered(samples), ranks, rank)
-    return DataLoader(sampler.dataset, batch_size=batch_size, sampler=sampler, num_workers=workers)
+class Options(NamedTuple):
+    """The keyword arguments of each loop; it saves after so many steps, and leaves after the step `stop`."""
+
+    samples: int = SAMPLES
+    epochs: int = EPOCHS
+    batch_size: int = 4
+    workers: int = 0
+    every: int = 2
+    stop: int = 0
+    dropout: float = 0.3
+    drop_last: bool = False
+    seconds: float = 0.0
 
 
-def run(
-    training: Training,
-    loader: DataLoader[Any],
-    log: Log,
-    step: Callable[[torch.Tensor, torch.Tensor], float],
-    *,
-    epochs: int,
-    every: int,
-    stop: int,
-    scheduler: Any = None,
-) -> bool:
+def loader_of(options: Options, ranks: int, rank: int) -> DataLoader[Any]:
+    sampler: DistributedSampler[Any] = DistributedSampler(Numbered(options.samples), ranks, rank)
+    return DataLoader(
+        sampler.dataset, batch_size=options.batch_size, sampler=sampler, num_workers=options.workers,
+        drop_last=options.drop_last,
+    )  # fmt: skip
+
+
+def run(training: Training, loader: DataLoader[Any], log: Log, step: Step, options: Options, scheduler: Any) -> bool:
     """Train from the newest checkpoint on; return False if the step `stop` came first."""
     training.resume()
     sampler: Any = loader.sampler
-    for epoch in range(training.epoch, epochs):
+    for epoch in range(training.epoch, options.epochs):
         sampler.set_epoch(epoch)
         for indices, inputs, targets in loader:
             loss = step(inputs, targets)
             log.step(epoch, training, indices, loss)
-            if training.step % every == 0:
-                training.save(in_background=training.step % (2 * every) == 0)
-            if training.step == stop:
+            # So long, that a campaign meets it at any moment.
+            time.sleep(options.seconds)
+            if training.step % options.every == 0:
+                training.save(in_background=training.step % (2 * options.every) == 0)
+            if training.step == options.stop:
                 return False
-        if scheduler is not None:
-            scheduler.step()
+        scheduler.step()
     return True
-
-
-def plain_step(model: nn.Module, optimizer: Any) -> Callable[[torch.Tensor, torch.Tensor], float]:
-    def step(inputs: torch.Tensor, targets: torch.Tensor) -> float:
-        optimizer.zero_grad()
-        loss = (model(inputs) - targets).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step
 
 
 def ddp(folder: str, log: str, **options: Any) -> None:
     """Train with DistributedDataParallel."""
-    model = nn.parallel.DistributedDataParallel(net(options.get("dropout", 0.3)))
-    _plain(model, folder, log, **options)
+    chosen = Options(**options)
+    _plain(nn.parallel.DistributedDataParallel(net(chosen.dropout)), folder, log, chosen)
 
 
 def fsdp2(folder: str, log: str, *, mesh: tuple[int, ...] = (), **options: Any) -> None:
@@ -117,37 +118,33 @@ def fsdp2(folder: str, log: str, *, mesh: tuple[int, ...] = (), **options: Any) 
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = net(options.get("dropout", 0.3))
+    chosen = Options(**options)
+    model = net(chosen.dropout)
     names = ("replicate", "shard")[-len(mesh or (1,)) :]
     devices = init_device_mesh("cpu", mesh or (dist.get_world_size(),), mesh_dim_names=names)
     fully_shard(model[0], mesh=devices)
     fully_shard(model, mesh=devices)
-    _plain(model, folder, log, **options)
+    _plain(model, folder, log, chosen)
 
 
 def tsm(folder: str, log: str, **options: Any) -> None:
     """Train with version 2 of AWS's library, whose `init` has run."""
     from herringbone_parallel.torch.sharding import api
 
-    model = api.shard(net(options.get("dropout", 0.3)))
-    _plain(model, folder, log, **options)
+    chosen = Options(**options)
+    _plain(api.shard(net(chosen.dropout)), folder, log, chosen)
 
 
-def smp(
-    folder: str, log: str, *, samples: int = SAMPLES, epochs: int = EPOCHS, batch_size: int = 4, workers: int = 0,
-    every: int = 2, stop: int = 0, dropout: float = 0.3,
-) -> None:  # fmt: skip
+def smp(folder: str, log: str, **options: Any) -> None:
     """Train with version 1 of AWS's library, whose `init` has run: ranks of one pipeline read the same batches."""
     from herringbone_parallel.torch.model_parallel import api
 
-    model = api.DistributedModel(net(dropout))
+    # The microbatches divide a batch, so the last samples of an epoch are left out.
+    chosen = Options(**options)._replace(drop_last=True)
+    model = api.DistributedModel(net(chosen.dropout))
     optimizer = api.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], 0.5)
-    # The microbatches divide a batch, so the last samples of an epoch are left out.
-    loader = loader_of(samples, batch_size, workers, api.dp_size(), api.dp_rank())
-    loader = DataLoader(
-        loader.dataset, batch_size=batch_size, sampler=loader.sampler, num_workers=workers, drop_last=True
-    )
+    loader = loader_of(chosen, api.dp_size(), api.dp_rank())
     training = Training(folder=folder, model=model, optimizer=optimizer, loader=loader, scheduler=scheduler)
 
     @api.step
@@ -163,22 +160,25 @@ def smp(
         return float(loss)
 
     lines = Log(log, dist.get_rank())
-    if run(training, loader, lines, step, epochs=epochs, every=every, stop=stop, scheduler=scheduler):
+    if run(training, loader, lines, step, chosen, scheduler):
         lines.end(model.state_dict())
 
 
-def _plain(
-    model: nn.Module, folder: str, log: str, *, samples: int = SAMPLES, epochs: int = EPOCHS, batch_size: int = 4,
-    workers: int = 0, every: int = 2, stop: int = 0, dropout: float = 0.3,
-) -> None:  # fmt: skip
-    assert dropout >= 0
+def _plain(model: nn.Module, folder: str, log: str, options: Options) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], 0.5)
-    loader = loader_of(samples, batch_size, workers, dist.get_world_size(), dist.get_rank())
+    loader = loader_of(options, dist.get_world_size(), dist.get_rank())
     training = Training(folder=folder, model=model, optimizer=optimizer, loader=loader, scheduler=scheduler)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = (model(inputs) - targets).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
     lines = Log(log, dist.get_rank())
-    step = plain_step(model, optimizer)
-    if run(training, loader, lines, step, epochs=epochs, every=every, stop=stop, scheduler=scheduler):
+    if run(training, loader, lines, step, options, scheduler):
         lines.end(model.state_dict())
 
 

@@ -25,7 +25,7 @@ from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KE
 Result = TypeVar("Result")
 
 
-class _Checkpoint(NamedTuple):
+class Checkpoint(NamedTuple):
     """The content of a checkpoint; `optimizer` is None if it was not read."""
 
     model: Any
@@ -140,19 +140,19 @@ def resume_from_checkpoint(
     # A save in the background may be the one to resume from.
     shared_form.finalize()
 
-    def read() -> _Checkpoint:
+    def read() -> Checkpoint:
         resumed_tag = folder.newest_tag(partial) if tag is None else tag
         reader = folder.reader(resumed_tag, newest=tag is None) if partial else None
         safe = None if partial else safetensors_of(folder.full(resumed_tag))
         if reader is not None:
-            content = _read_new_form(reader, model, optimizer is not None)
+            content = read_new_form(reader, model, "" if optimizer is None else "optimizer")
         elif safe is not None and optimizer is None:
-            content = _Checkpoint(read_safetensors(safe, model.module), None)
+            content = Checkpoint(read_safetensors(safe, model.module), None)
         else:
             content = _read(folder, resumed_tag, partial, optimizer is not None)
         if translate_function is not None:
             content = content._replace(model=translate_function(content.model))
-        _check_model(model, content.model, strict)
+        check_model(model, content.model, strict)
         if optimizer is not None:
             optimizer.check(content.optimizer)
         if reader is not None:
@@ -204,34 +204,43 @@ def _save_partial(
     )
 
 
-def _read_new_form(reader: shared_form.Reader, model: DistributedModel, with_optimizer: bool) -> _Checkpoint:
-    """Read everything before the partition, and what this rank needs after it; tensors of other ranks are on `meta`."""
+def read_new_form(
+    reader: shared_form.Reader, model: DistributedModel, optimizer: str = "", name_of_model: str = "model"
+) -> Checkpoint:
+    """Read everything before the partition, and what this rank needs after it; tensors of other ranks are on `meta`.
+
+    The optimizer is read if its name in the checkpoint is given.
+    """
     known = local_parts.state_dict(model.module)
     needed = set(local_parts.with_data(known) if model.partitioned else known)
-    weights = {keys[1]: value for name, value in reader.values().items() if (keys := reader.split(name))[0] == "model"}
+    weights = {
+        keys[1]: value for name, value in reader.values().items() if (keys := reader.split(name))[0] == name_of_model
+    }
     entries: dict[str, dict[str, Any]] = {}
     for name in reader.names:
         keys = reader.split(name)
-        if keys[0] == "model":
+        if keys[0] == name_of_model:
             read = keys[1] in needed
             weights[keys[1]] = reader.tensor(name) if read else torch.empty(reader.shape(name), device="meta")
-        elif with_optimizer and keys[:2] == ("optimizer", "state") and keys[2] in needed:
+        elif optimizer and keys[:2] == (optimizer, "state") and keys[2] in needed:
             entries.setdefault(keys[2], {})[keys[3]] = reader.tensor(name)
-    if not with_optimizer:
-        return _Checkpoint(weights, None)
-    groups = reader.groups("optimizer")
+    if not optimizer:
+        return Checkpoint(weights, None)
+    groups = reader.groups(optimizer)
     if groups is None:
-        raise ParallelError(f"{reader.path} has no optimizer state; pass load_optimizer=False")
+        raise ParallelError(
+            f"{reader.path} has no state of the part {optimizer!r}; leave it out, as by load_optimizer=False"
+        )
     others: dict[tuple[str, ...], Any] = {}
     for name, value in reader.values().items():
         keys = reader.split(name)
-        if keys[:2] == ("optimizer", "state"):
+        if keys[:2] == (optimizer, "state"):
             if len(keys) == 4 and keys[2] in needed:
                 entries.setdefault(keys[2], {})[keys[3]] = value
-        elif keys[0] == "optimizer":
+        elif keys[0] == optimizer:
             # Such as the scale of the loss.
             others[keys[1:]] = value
-    return _Checkpoint(weights, {**nest(others), "state": entries, "param_groups": groups})
+    return Checkpoint(weights, {**nest(others), "state": entries, "param_groups": groups})
 
 
 def _check_saved(model: DistributedModel | None, partial: bool, kept: int | None) -> None:
@@ -258,22 +267,22 @@ def _only_optimizer() -> DistributedOptimizer:
     return optimizer
 
 
-def _read(folder: CheckpointFolder, tag: str, partial: bool, with_optimizer: bool) -> _Checkpoint:
+def _read(folder: CheckpointFolder, tag: str, partial: bool, with_optimizer: bool) -> Checkpoint:
     """Read model and, on request, optimizer state, joined from all parts."""
     if partial:
         parts, *states = folder.read_parts(tag, ("model", "optimizer") if with_optimizer else ("model",))
         # A buffer of code that runs on every rank is in several parts; the first rank's counts.
         weights = {name: value for part in reversed(parts) for name, value in part.items() if name != PARTIAL_KEY}
-        return _Checkpoint(weights, optimizer_state.join(states[0]) if with_optimizer else None)
+        return Checkpoint(weights, optimizer_state.join(states[0]) if with_optimizer else None)
     content = read_whole(folder.full(tag), map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(content, Mapping) or "model" not in content or not isinstance(content["model"], Mapping):
         content = {"model": content}
     if with_optimizer and "optimizer" not in content:
         raise ParallelError(f"{folder.full(tag)} has no optimizer state; pass load_optimizer=False")
-    return _Checkpoint(content["model"], content.get("optimizer"))
+    return Checkpoint(content["model"], content.get("optimizer"))
 
 
-def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
+def check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
     """Raise `ParallelError` when names (if `strict`) or shapes are not those of the model."""
     expected = local_parts.state_dict(model.module)
     if not isinstance(weights, Mapping):
