@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from herringbone.records.logs import STAMP_CHARS
+from herringbone_contract.checkpoint.manifest import NEWEST
 from herringbone_contract.safe_tree import Entry, walk
 from herringbone_contract.safe_tree import folder as safe_folder
 
 # The policies search the end of a log: the line that explains a failed attempt is among its last.
 LOG_BYTES = 16 << 20
 # Suffixes of files that are renamed when they are complete, so they are no checkpoints yet.
+_EVENT_FILES = "tfevents"
 _UNFINISHED = (".tmp", ".new", ".part", ".partial", ".unfinished")
 
 
-def newest_file(*folders: Path) -> str | None:
-    """Return the name, within its folder, of the most recently written file; None when there is none.
+class Saved(NamedTuple):
+    """A file of checkpoints: its name within their folder, and when it was last written, in ns since 1970."""
+
+    name: str
+    modified: int
+
+
+def newest_file(*folders: Path) -> Saved | None:
+    """Return the most recently written file of checkpoints; None when there is none.
 
     A folder that is a link counts as empty.
     """
-    files = [(file.state.st_mtime_ns, file.name) for folder in folders for file in _files(folder)]
-    return max(files)[1] if files else None
+    files = [Saved(file.name, file.state.st_mtime_ns) for folder in folders for file in _files(folder)]
+    return max(files, key=lambda file: (file.modified, file.name), default=None)
 
 
 def _files(folder: Path) -> list[Entry]:
@@ -34,7 +44,9 @@ def _files(folder: Path) -> list[Entry]:
     names = [(PurePosixPath(file.name), file) for file in files]
     # A dot marks what is still written: a file, or a folder with all its files.
     hidden = {path for path, _ in names if any(part.startswith(".") for part in path.parts)}
-    return [file for path, file in names if path.suffix not in _UNFINISHED and path not in hidden]
+    # A file that names a checkpoint, and TensorBoard's, are written after it, or without any.
+    others = {path for path, _ in names if path.name == NEWEST or _EVENT_FILES in path.name}
+    return [file for path, file in names if path.suffix not in _UNFINISHED and path not in hidden | others]
 
 
 def read_log(logs: Path, host: str, begin: int) -> str:

@@ -16,7 +16,7 @@ from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import say
 from herringbone.controller.record import job_events, record_of
-from herringbone.controller.retry import announced, describe_attempts
+from herringbone.controller.retry import announced, describe_attempts, with_progress
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.checkpoints import settle_links
@@ -93,12 +93,12 @@ class ControllerHosts(EndedHosts):
         first.log.say(f"[{first.name}] {text}", time.time())
 
     def restart(self, failed: Attempt) -> Restart:
-        # Only for the announcement; the script itself decides from which file it resumes.
+        # The script itself decides from which file it resumes.
         folders = [Path(Paths(Path(host.base)).checkpoints) for host in self._hosts]
         if self._config["containers"] is None:
             # Our own link to the folder of checkpoint_s3_uri. A container has a mount there; a link is its script's.
             folders = [folder.resolve() for folder in folders]
-        failed = announced(failed, self.retries, {}, newest_file(*folders))
+        failed = announced(with_progress(failed, newest_file(*folders), self.earlier), self.retries, {})
         self.say(failed.announced)
         attempts = [*self.earlier, failed]
         # Recorded before the restart: when another controller goes on, this one may be killed at any moment after it.

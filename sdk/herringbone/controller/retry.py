@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from herringbone.controller.attempts import Saved
 from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
+from herringbone_contract.errors import LaunchError
 
 RESTART, EXCLUDE_HOST, BLAME_SILENT_HOST, FAIL = "restart", "exclude_host", "blame_silent_host", "fail"
 # Asked in this order, after the user's own policies.
@@ -29,6 +31,8 @@ DEFAULT_POLICIES: Mapping[str, str] = MappingProxyType(
         r"Watchdog caught collective operation timeout|NCCL (communicator was aborted|timeout)": BLAME_SILENT_HOST,
     }
 )
+# After this many attempts in a row without a newer checkpoint, no other one follows.
+_FRUITLESS = 3
 # A machine that was blamed for this many failed attempts is excluded from the next ones.
 _BLAMED_OFTEN = 2
 _SHOWN_CHARS = 200
@@ -49,7 +53,8 @@ class Attempt:
     """One failed attempt.
 
     `machines` maps each host to its machine or node; `blamed` and `excluded` are names of machines. `why` is one line,
-    and `announced` the log line that announced the next attempt.
+    and `announced` the log line that announced the next attempt. `checkpoint` is the name of the newest one at its end,
+    "" without any, and `saved` the time at which that was written, in ns.
     """
 
     number: int
@@ -58,6 +63,8 @@ class Attempt:
     blamed: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     announced: str = ""
+    checkpoint: str = ""
+    saved: int = 0
 
 
 def policies_of(user_policies: Mapping[str, str]) -> dict[str, str]:
@@ -147,22 +154,43 @@ def excluded_machines(attempts: Sequence[Attempt]) -> dict[str, str]:
     return {machine: attempt.why for attempt in attempts for machine in attempt.excluded}
 
 
-def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str], checkpoint: str | None) -> str:
-    """Return the log line that announces the next attempt, on these machines, from this newest checkpoint.
+def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> str:
+    """Return the log line that announces the next attempt, on these machines.
 
-    >>> announcement(Attempt(1, {}, "algo-2 on n2 was lost"), 3, {"algo-1": "n1", "algo-2": "n3"}, "step-40.pt")
+    >>> lost = Attempt(1, {}, "algo-2 on n2 was lost", checkpoint="step-40.pt")
+    >>> announcement(lost, 3, {"algo-1": "n1", "algo-2": "n3"})
     'attempt 2 of 4: algo-2 on n2 was lost; restarting on n1, n3; newest checkpoint: step-40.pt'
     """
     names = ", ".join(dict.fromkeys(machines.values()))
     on = f" on {names}" if names else ""
     without = f", without {', '.join(attempt.excluded)} from now on" if attempt.excluded else ""
-    newest = f"newest checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
+    newest = f"newest checkpoint: {attempt.checkpoint}" if attempt.checkpoint else "there is no checkpoint"
     return f"attempt {attempt.number + 1} of {retries + 1}: {attempt.why}; restarting{on}{without}; {newest}"
 
 
-def announced(attempt: Attempt, retries: int, machines: Mapping[str, str], checkpoint: str | None) -> Attempt:
-    """Return the attempt with the line that announces the next one."""
-    return replace(attempt, announced=announcement(attempt, retries, machines, checkpoint))
+def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Attempt]) -> Attempt:
+    """Return the attempt with the newest checkpoint at its end.
+
+    Raises `LaunchError` when this attempt and the two before it have ended without a newer one. Each began there, and the
+    steps that it took are lost, so another one most likely ends as they did, whatever `max_retry_attempts` allows. One
+    and two such attempts are bad luck, as between two checkpoints that are far apart. Steps themselves do not count: a
+    restart keeps none. A job that saves no checkpoints always begins anew, and has all of its attempts.
+    """
+    if newest is None:
+        return attempt
+    before = earlier[-_FRUITLESS:]
+    if len(before) == _FRUITLESS and all((one.checkpoint, one.saved) == newest for one in before):
+        raise LaunchError(
+            f"no new step since checkpoint {newest.name} in {_FRUITLESS} attempts, which all began there; the log of "
+            "each says what ended it. Save more often if they only were too short; `herringbone run --resume NAME` "
+            "then goes on from that checkpoint"
+        )
+    return replace(attempt, checkpoint=newest.name, saved=newest.modified)
+
+
+def announced(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> Attempt:
+    """Return the attempt with the line that announces the next one, on these machines."""
+    return replace(attempt, announced=announcement(attempt, retries, machines))
 
 
 def _excludes(match: PolicyMatch, machines: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from herringbone.controller.attempts import Saved
 from herringbone.controller.retry import (
     Attempt,
     PolicyMatch,
@@ -10,8 +11,10 @@ from herringbone.controller.retry import (
     excluded_machines,
     find_policy,
     policies_of,
+    with_progress,
 )
 from herringbone.controller.verdict import HostEnd, Verdict, judge
+from herringbone_contract.errors import LaunchError
 from herringbone_contract.failure import Failure, lost_contact
 
 MACHINES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
@@ -104,9 +107,31 @@ def test_the_default_policies(line, action):
     assert (match and match.action) == action
 
 
+def test_the_third_attempt_in_a_row_without_a_newer_checkpoint_is_the_last():
+    def ends(*newest):
+        """Return the number of the attempt after which the job ends, of attempts that leave these checkpoints."""
+        earlier = []
+        for number, saved in enumerate(newest, 1):
+            try:
+                earlier.append(with_progress(Attempt(number, MACHINES), saved and Saved(*saved), earlier))
+            except LaunchError as error:
+                assert str(error).startswith(f"no new step since checkpoint {saved[0]} in 3 attempts")
+                return number
+        return None
+
+    a, b, rewritten = ("step-1.pt", 1), ("step-2.pt", 2), ("step-1.pt", 3)
+    assert ends(a, a, a, a, a) == 4
+    assert ends(a, b, b, b, b) == 5
+    assert ends(a, a, a, b, b, b) is None
+    assert ends(a, a, a, rewritten, rewritten, rewritten, rewritten) == 7
+    # A job that saves nothing has all of its attempts.
+    assert ends(*[None] * 9) is None
+    assert ends(None, None, a, a, a, a) == 6
+
+
 def test_the_announcement_names_the_reason_the_machines_and_the_checkpoint():
     attempt = decided(LOST, earlier=[decided(LOST)])
-    assert announcement(attempt, 3, {"algo-1": "n1", "algo-2": "n3"}, None) == (
+    assert announcement(attempt, 3, {"algo-1": "n1", "algo-2": "n3"}) == (
         "attempt 3 of 4: algo-2 on n2 was lost (exit code 137, killed by SIGKILL); restarting on n1, n3, "
         "without n2 from now on; there is no checkpoint"
     )

@@ -57,5 +57,8 @@ def test_the_newest_checkpoint_is_looked_for_in_the_folder_alone(tmp_path):
     (checkpoints / "link").symlink_to(tmp_path / "outside")
     (checkpoints / "file").symlink_to(tmp_path / "outside" / "private")
     os.utime(tmp_path / "outside" / "private", (4e9, 4e9))
-    assert newest_file(checkpoints) == "epochs/5.pt"
+    for other in ("newest", "events.out.tfevents.1"):
+        (checkpoints / other).touch()
+    newest = newest_file(checkpoints)
+    assert newest == ("epochs/5.pt", (checkpoints / "epochs" / "5.pt").stat().st_mtime_ns)
     assert newest_file(checkpoints / "link", tmp_path / "nowhere") is None

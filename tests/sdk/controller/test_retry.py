@@ -74,6 +74,19 @@ def test_the_last_attempts_failure_is_the_jobs(script, backend):
     assert texts(job)[-1] == "attempt 2 of 2 has failed, too"
 
 
+def test_a_job_that_saves_nothing_new_in_three_attempts_ends(script, backend):
+    script(
+        "import os, pathlib, signal, time\n"
+        "saved = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'], 'checkpoints', 'step-1.pt')\n"
+        "if not saved.exists(): saved.touch()\n"
+        "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
+    )
+    job = submit(backend, max_retry_attempts=9).wait()
+    assert (job.status, len(job.describe()["Attempts"])) == ("Failed", 3)
+    assert "no new step since checkpoint step-1.pt in 3 attempts" in job.failure.message
+    assert texts(job)[-1].startswith("the job cannot be restarted: no new step since checkpoint step-1.pt")
+
+
 def test_a_bad_gpu_ends_a_job_that_has_no_other_machine(script, backend):
     script("raise SystemExit('CUDA error: uncorrectable ECC error encountered')")
     job = submit(backend, max_retry_attempts=3).wait()

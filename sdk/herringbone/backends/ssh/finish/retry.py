@@ -27,7 +27,7 @@ from herringbone.backends.ssh.start.upload import PackedCode
 from herringbone.backends.ssh.transport.protocol import ask_each
 from herringbone.controller.attempts import newest_file
 from herringbone.controller.hosts import Restart
-from herringbone.controller.retry import Attempt, announced, describe_attempts, excluded_machines
+from herringbone.controller.retry import Attempt, announced, describe_attempts, excluded_machines, with_progress
 from herringbone.records.checkpoints import newest_files, settle_links
 from herringbone.records.index import RESTARTING, STOPPING, TRAINING
 from herringbone.records.job_events import JobEvents
@@ -49,6 +49,8 @@ class RestartableHosts(MachineHosts):
         change_state(self._index, self.job, {"secondary_status": RESTARTING})
         # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
         checkpoints = self._fetch_all_checkpoints()
+        source = checkpoints or checkpoint_folder(self._plan)
+        failed = with_progress(failed, None if source is None else newest_file(source), self.earlier)
         name = attempt_name(self.job, failed.number + 1)
         started = self._submission(
             msgspec.structs.replace(self._plan, options=self._options()),
@@ -59,7 +61,7 @@ class RestartableHosts(MachineHosts):
         # Whoever follows the new attempt finds its machines in the index and opens connections of its own.
         for _, connection in started.values():
             connection.close()
-        self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()}, checkpoints)
+        self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()})
         return Restart.HERE
 
     def _options(self) -> Options:
@@ -127,13 +129,10 @@ class RestartableHosts(MachineHosts):
             shutil.rmtree(target, ignore_errors=True)
             fetched.replace(target)
 
-    def _record_attempt(
-        self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None
-    ) -> None:
+    def _record_attempt(self, name: str, failed: Attempt, machines: dict[str, Machine]) -> None:
         """Write the new attempt into the log and the index."""
         machine_names = {host: machine.name for host, machine in machines.items()}
-        source = checkpoints or checkpoint_folder(self._plan)
-        failed = announced(failed, self.retries, machine_names, None if source is None else newest_file(source))
+        failed = announced(failed, self.retries, machine_names)
         # In the first host's log only: the merged log of the job would repeat it otherwise.
         self.say(failed.announced)
         hosts = [host.name for host in self._plan.hosts]
