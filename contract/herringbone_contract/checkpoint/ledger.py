@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
 import msgspec
+
+from herringbone_contract import safe_tree
+
+_MAX_BYTES = 1 << 26
 
 
 class Ledger(msgspec.Struct):
@@ -31,9 +35,18 @@ def ledger_name(job: str, host: str) -> str:
     return f".keep-{job}-{host}.json"
 
 
-def read_ledger(path: Path) -> Ledger:
-    """Return a host's ledger; an empty one where there is none, or a damaged one."""
+def is_ledger(name: str, job: str) -> bool:
+    """Report whether a file is the ledger of a host of this job, by its name.
+
+    >>> is_ledger(".keep-digits-1-algo-1.json", "digits-1"), is_ledger(".keep-digits-1-algo-1.json", "digits")
+    (True, False)
+    """
+    return re.fullmatch(rf"\.keep-{re.escape(job)}-algo-[0-9]+\.json", name) is not None
+
+
+def read_ledger(folder: str, name: str) -> Ledger:
+    """Return the ledger in a folder, which a script may change; an empty one where there is none, or a damaged one."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Ledger)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(safe_tree.read_file(folder, name, limit=_MAX_BYTES), type=Ledger)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Ledger()

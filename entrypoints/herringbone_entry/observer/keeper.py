@@ -54,8 +54,8 @@ class Keeper(Checkpoints):
     def __init__(self, settings: Settings, complain: Callable[[str], None]) -> None:
         super().__init__(settings.checkpoints)
         self._keep, self._host, self._leads = msgspec.convert(settings.keep, Keep), settings.host, settings.leads
-        self._ledger_path = Path(settings.checkpoints, ledger_name(settings.job, settings.host))
-        self._ledger, self._complain = read_ledger(self._ledger_path), complain
+        self._ledger_name, self._complain = ledger_name(settings.job, settings.host), complain
+        self._ledger = read_ledger(settings.checkpoints, self._ledger_name)
         if not self._ledger.since:
             self._ledger.since = settings.started
             self._write_ledger()
@@ -173,7 +173,7 @@ class Keeper(Checkpoints):
     def _write_ledger(self) -> None:
         # A full disk, or no folder yet: the next one has it all.
         with contextlib.suppress(OSError):
-            write_whole(self._ledger_path, msgspec.json.encode(self._ledger), mode=0o666)
+            write_whole(Path(self._folder, self._ledger_name), msgspec.json.encode(self._ledger), mode=0o666)
 
     def _candidate(self, unit: str, names: list[str], times: Mapping[str, int]) -> Candidate:
         written, whole, values = self._ledger.written, self._ledger.whole, self._ledger.values

@@ -171,10 +171,10 @@ def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str]) ->
 def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Attempt]) -> Attempt:
     """Return the attempt with the newest checkpoint at its end.
 
-    Raises `LaunchError` when this attempt and the two before it have ended without a newer one. Each began there, and the
-    steps that it took are lost, so another one most likely ends as they did, whatever `max_retry_attempts` allows. One
-    and two such attempts are bad luck, as between two checkpoints that are far apart. Steps themselves do not count: a
-    restart keeps none. A job that saves no checkpoints always begins anew, and has all of its attempts.
+    Raises `LaunchError` when this attempt and the two before it have ended without a newer one. Each began there, and
+    the steps that it took are lost, so another one most likely ends as they did, whatever `max_retry_attempts` allows.
+    One and two such attempts are bad luck, as between two checkpoints that are far apart. Steps themselves do not
+    count: a restart keeps none. A job that saves no checkpoints always begins anew, and has all of its attempts.
     """
     if newest is None:
         return attempt

@@ -8,7 +8,7 @@ it is as it was at the last scan; and everything when the job is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from herringbone.s3.names import is_unfinished, whole_checkpoints
@@ -65,6 +65,36 @@ def plan_sync(now: Scan, before: Scan, sent: Scan, *, over: bool) -> Steps:
         send += changed
     # The name of the newest checkpoint comes last: what it names is in the bucket then.
     return Steps(tuple(remove), tuple(sorted(send, key=lambda name: name == NEWEST)))
+
+
+def plan_removals(now: Scan, sent: Scan, removed: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the names of objects that go: of checkpoints that the job has removed, once a later one is in the bucket.
+
+    >>> state = FileState(3, 1)
+    >>> plan_removals({"b.pt": state}, {"a.pt": state}, {"a.pt": ["b.pt"]})
+    ()
+    >>> plan_removals({"b.pt": state}, {"a.pt": state, "b.pt": state}, {"a.pt": ["b.pt"]})
+    ('a.pt',)
+
+    `removed` maps an entry of the folder to those of the checkpoint for which it went, which may itself be gone by now.
+    A manifest goes first, so that nobody takes the rest for a whole checkpoint.
+    """
+    files: dict[str, list[str]] = {}
+    for name in now:
+        files.setdefault(name.partition("/")[0], []).append(name)
+
+    def is_sent(entries: Sequence[str]) -> bool:
+        passed: set[str] = set()
+        while entries and not all(entry in files for entry in entries) and entries[0] not in passed:
+            passed.add(entries[0])
+            entries = removed.get(entries[0], ())
+        return bool(entries) and all(
+            entry in files and all(sent.get(name) == now[name] for name in files[entry]) for entry in entries
+        )
+
+    gone = [entry for entry, after in removed.items() if entry not in files and is_sent(after)]
+    names = [name for name in sent if name.partition("/")[0] in gone]
+    return tuple(sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
 
 
 def _is_still(unit: str, files: list[str], now: Scan, before: Scan) -> bool:

@@ -25,10 +25,11 @@ import msgspec
 from herringbone.aws.location import S3Location
 from herringbone.aws.session import Access, AwsSession
 from herringbone.s3.bucket import Buckets
-from herringbone.s3.checkpoint_sync import FileState, plan_sync
+from herringbone.s3.checkpoint_sync import FileState, plan_removals, plan_sync
 from herringbone.s3.names import split
 from herringbone.s3.staging import checkpoint_prefix
 from herringbone_contract import safe_tree
+from herringbone_contract.checkpoint.ledger import is_ledger, read_ledger
 from herringbone_contract.checkpoint.manifest import MANIFEST, NEWEST, Manifest, parse
 from herringbone_contract.errors import AwsError, HerringboneError
 from herringbone_contract.masking import printable
@@ -60,11 +61,13 @@ class CheckpointSync:
 
     Where `several` machines have parts of a checkpoint, each sends its files with the number of the save, and the
     manifest once all files of that save are in the bucket. Whoever is last finds all of them.
+
+    The hosts of a `job` with `keep_checkpoints` write into their ledgers which checkpoints they remove.
     """
 
-    def __init__(self, folder: Path, uri: str, buckets: Buckets, *, several: bool = False) -> None:
+    def __init__(self, folder: Path, uri: str, buckets: Buckets, *, several: bool = False, job: str = "") -> None:
         self._folder, self._prefix, self._buckets = folder, checkpoint_prefix(uri), buckets
-        self._several = several
+        self._several, self._job = several, job
         self._before: dict[str, FileState] = {}
         self._sent: dict[str, FileState] | None = None
 
@@ -91,10 +94,23 @@ class CheckpointSync:
             # `newest` names a checkpoint that is whole, and this one may be waiting for other machines.
             if name == NEWEST and waits:
                 continue
-            self._send(name, {} if manifest is None else {_SAVE: manifest.save})
+            try:
+                self._send(name, {} if manifest is None else {_SAVE: manifest.save})
+            except FileNotFoundError:
+                # Removed since the scan, as its whole checkpoint is, by the job or by its script.
+                continue
             self._sent[name] = now[name]
             sent += 1
         self._before = now
+        removed = {
+            entry: after
+            for name in now
+            if is_ledger(name, self._job)
+            for entry, after in read_ledger(str(self._folder), name).removed.items()
+        }
+        for name in plan_removals(now, self._sent, removed):
+            self._buckets.delete(self._location(name))
+            del self._sent[name]
         return sent
 
     def _manifest(self, name: str) -> Manifest:
@@ -170,7 +186,7 @@ def main(read: int = 0, write: int = 1) -> None:
     sync = None
     if order.checkpoints is not None:
         folder, uri = order.checkpoints
-        sync = CheckpointSync(Path(folder), uri, buckets, several=order.several)
+        sync = CheckpointSync(Path(folder), uri, buckets, several=order.several, job=order.job)
     last = None
     while sync is not None:
         last = lines.next(order.seconds)

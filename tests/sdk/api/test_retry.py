@@ -109,24 +109,22 @@ def test_the_default_policies(line, action):
 
 def test_the_third_attempt_in_a_row_without_a_newer_checkpoint_is_the_last():
     def ends(*newest):
-        """Return the number of the attempt after which the job ends, of attempts that leave these checkpoints."""
+        """Return the message after the last of some attempts, which leave these checkpoints; "" for another attempt."""
         earlier = []
-        for number, saved in enumerate(newest, 1):
-            try:
-                earlier.append(with_progress(Attempt(number, MACHINES), saved and Saved(*saved), earlier))
-            except LaunchError as error:
-                assert str(error).startswith(f"no new step since checkpoint {saved[0]} in 3 attempts")
-                return number
-        return None
+        for number, saved in enumerate(newest[:-1], 1):
+            earlier.append(with_progress(Attempt(number, MACHINES), saved, earlier))
+        try:
+            with_progress(Attempt(len(newest), MACHINES), newest[-1], earlier)
+        except LaunchError as error:
+            return str(error)
+        return ""
 
-    a, b, rewritten = ("step-1.pt", 1), ("step-2.pt", 2), ("step-1.pt", 3)
-    assert ends(a, a, a, a, a) == 4
-    assert ends(a, b, b, b, b) == 5
-    assert ends(a, a, a, b, b, b) is None
-    assert ends(a, a, a, rewritten, rewritten, rewritten, rewritten) == 7
+    a, b, rewritten = Saved("step-1.pt", 1), Saved("step-2.pt", 2), Saved("step-1.pt", 3)
+    assert ends(a, a, a) == ends(a, b, b, b) == ends(a, a, a, b, b, b) == ends(a, a, a, rewritten) == ""
+    for attempts in ((a, a, a, a), (b, a, a, a, a), (None, None, a, a, a, a)):
+        assert ends(*attempts).startswith("no new step since checkpoint step-1.pt in 3 attempts")
     # A job that saves nothing has all of its attempts.
-    assert ends(*[None] * 9) is None
-    assert ends(None, None, a, a, a, a) == 6
+    assert ends(*[None] * 9) == ""
 
 
 def test_the_announcement_names_the_reason_the_machines_and_the_checkpoint():

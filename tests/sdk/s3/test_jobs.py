@@ -95,6 +95,27 @@ def test_a_failed_job_leaves_its_checkpoints_in_the_bucket(home: Home, s3: Any) 
     assert keys(s3, "c/") == ["c/epoch-0.pt"]
 
 
+SAVES = """
+import os, pathlib, time, zipfile
+folder = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
+# The observer begins a second after the ranks.
+time.sleep(1.5)
+for step in range(STEPS, STEPS + 3):
+    with zipfile.ZipFile(folder / f"step-{step}.pt", "w") as archive:
+        archive.writestr("data.pkl", b"x")
+    time.sleep(0.01)
+"""
+
+
+def test_the_bucket_keeps_what_the_job_keeps(home: Home, s3: Any) -> None:
+    for first, left in ((1, ["step-2.pt", "step-3.pt"]), (4, ["step-2.pt", "step-3.pt", "step-5.pt", "step-6.pt"])):
+        Path("saves.py").write_text(SAVES.replace("STEPS", str(first)))
+        options = {"entry_point": "saves.py", "keep_checkpoints": {"last": 2}}
+        job = estimator(home, checkpoint_s3_uri="s3://mine/c", **options).fit(logs=False)
+        assert keys(s3, "c/") == [f"c/{name}" for name in left]
+        assert [event["path"] for event in job.events() if event["kind"] == "removed"] == [f"step-{first}.pt"]
+
+
 def test_a_host_without_an_object_is_refused_at_plan_and_before_the_hosts_start(home: Home, s3: Any) -> None:
     for name in ("", "a.csv", "b.csv"):
         s3.put_object(Bucket="mine", Key=f"data/few/{name}", Body=b"")

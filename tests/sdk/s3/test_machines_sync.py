@@ -65,3 +65,21 @@ def test_the_last_machine_sends_the_manifest(tmp_path: Path, s3: Any, syncs: lis
     assert first.step(over=True) <= 2
     assert '"two"' in content(s3)["manifest.json"]
     assert first.step(over=True) == second.step(over=True) == 0
+
+
+def test_the_bucket_follows_the_removals_of_the_job(tmp_path: Path, s3: Any, syncs: list[CheckpointSync]) -> None:
+    folder = tmp_path / "a"
+    sync = CheckpointSync(folder, "s3://mine/c", Buckets(AwsSession.of(None)), job="job")
+    for step in (1, 2):
+        (folder / f"step-{step}.pt").write_text("x")
+    sync.step(over=True)
+    for step in (1, 2):
+        (folder / f"step-{step}.pt").unlink()
+    (folder / "step-3.pt").write_text("x")
+    # The script has removed the first one itself, and another job's ledger says nothing of this one's.
+    (folder / ".keep-job-algo-1.json").write_text('{"removed": {"step-2.pt": ["step-3.pt"]}}')
+    (folder / ".keep-job-2-algo-1.json").write_text('{"removed": {"step-1.pt": ["step-3.pt"]}}')
+    sync.step(over=False)
+    assert list(content(s3)) == ["step-1.pt", "step-2.pt"]
+    sync.step(over=False)
+    assert list(content(s3)) == ["step-1.pt", "step-3.pt"]

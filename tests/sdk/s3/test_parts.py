@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 
 from herringbone.s3.cache import ObjectCache
-from herringbone.s3.checkpoint_sync import FileState, plan_sync
+from herringbone.s3.checkpoint_sync import FileState, plan_removals, plan_sync
 from herringbone.s3.front.chunks import SIGNED, UNSIGNED_TRAILER, BodyCheck, Decoder
 from herringbone.s3.front.conditions import Conditions
 from herringbone.s3.front.documents import parse_deletion
@@ -74,6 +74,27 @@ def test_a_checkpoint_that_replaces_another_is_never_half_of_each() -> None:
     assert steps.remove == ("a/manifest.json", "a/rank-00001.safetensors")
     assert steps.send == ("a/rank-00000.safetensors", "a/manifest.json")
     assert plan_sync(now, now, now, over=True) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("now", "sent", "removed", "names"),
+    [
+        # The successor is not sent, sent in part, changed since, and sent.
+        ({"b/x": 1, "b/y": 1}, {"a/x": 1}, {"a": ["b"]}, []),
+        ({"b/x": 1, "b/y": 1}, {"a/x": 1, "b/x": 1}, {"a": ["b"]}, []),
+        ({"b/x": 2}, {"a/x": 1, "b/x": 1}, {"a": ["b"]}, []),
+        ({"b/x": 1}, {"a/x": 1, "a/manifest.json": 1, "ab/x": 1, "b/x": 1}, {"a": ["b"]}, ["a/manifest.json", "a/x"]),
+        # The successor is gone, too: its own one counts.
+        ({"c.pt": 1}, {"a.pt": 1}, {"a.pt": ["b.pt"], "b.pt": ["c.pt"]}, []),
+        ({"c.pt": 1}, {"a.pt": 1, "c.pt": 1}, {"a.pt": ["b.pt"], "b.pt": ["c.pt"]}, ["a.pt"]),
+        # The script has written it anew, or removed all; one that went for the other.
+        ({"a.pt": 2, "b.pt": 1}, {"a.pt": 1, "b.pt": 1}, {"a.pt": ["b.pt"]}, []),
+        ({}, {"a.pt": 1, "b.pt": 1}, {"a.pt": ["b.pt"], "b.pt": ["a.pt"]}, []),
+    ],
+)
+def test_a_removal_in_the_bucket_follows_the_whole_successor(now, sent, removed, names) -> None:
+    states = [{name: FileState(3, time) for name, time in files.items()} for files in (now, sent)]
+    assert list(plan_removals(*states, removed)) == names
 
 
 class CountingServer:

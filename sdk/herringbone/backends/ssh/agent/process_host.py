@@ -22,6 +22,7 @@ from herringbone.backends.process.start import HostProcesses
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
+from herringbone.backends.ssh.attempts.current import split_attempt
 from herringbone.plan.host_tree import write_json
 from herringbone.records.home import Home, JobFolder
 from herringbone.slots.devices import VISIBLE_VARIABLE, find_gpus, is_share
@@ -64,7 +65,8 @@ def reduce_to_host(controller_config: ControllerConfig, config: HostConfig) -> C
     if config.s3 is not None:
         (host,) = controller_config["hosts"]
         controller_config["s3"] = {
-            "job": controller_config["job"],
+            # The name that the script and its observer know, in every attempt.
+            "job": split_attempt(controller_config["job"])[0],
             "checkpoints": (str(Paths(Path(host["base"])).checkpoints), config.s3["uri"]),
             "output": None,
             "access": config.s3["access"],
