@@ -46,12 +46,16 @@ class Context(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """Of the samples of all steps that differ: the part at its place, and the part that the reference has elsewhere."""
+    """The samples of all steps that differ: the part at its place, and the part that the reference has elsewhere.
+
+    `keeps`: a tensor of the batches, such as the labels, is equal in all these steps, and so is the order. `mixes`:
+    each tensor of a batch differs, although the indices are equal.
+    """
 
     still: float
     elsewhere: float
-    # The tensors of a batch that are the same in all batches, by their numbers.
-    constant: frozenset[int]
+    keeps: bool
+    mixes: bool
 
 
 def differences(
@@ -59,7 +63,7 @@ def differences(
 ) -> tuple[list[Difference], bool]:
     """Return the first difference of each reason, and whether weights differ anywhere."""
     places = [place for place in sorted(steps) if place in reference]
-    moved = _moved([(steps[place], reference[place]) for place in places], context)
+    moved = _moved([(steps[place], reference[place]) for place in places], context.known)
     begins = {step.optimizer: place for place, step in sorted(steps.items(), reverse=True)} if context.restores else {}
     found: dict[Reason, Difference] = {}
     diverged: tuple[int, str] | None = None
@@ -69,9 +73,8 @@ def differences(
         step, other = steps[place], reference[place]
         restored = begins.get(step.optimizer) == place
         tensor = _tensor(step, other, 0.0 if restored else context.tolerance)
-        here = [*_settings(step, other, place)]
-        if restored:
-            here += _restored(step, other, place, "" if explained else tensor)
+        here = [*_restored(step, other, place, "" if explained else tensor)] if restored else []
+        here += _settings(step, other, place)
         if step.samples != other.samples:
             here += _data(step, other, place, context, moved, tensor)
         if not explained and not here and not (tensor and context.restarted and place == min(steps)):
@@ -118,45 +121,56 @@ def _restored(step: Step, other: Step, place: int, tensor: str) -> Iterator[Diff
         yield Difference(Reason.OPTIMIZER, place, "", detail)
 
 
-def _moved(pairs: list[tuple[Step, Step]], context: Context) -> _Moved:
+def _moved(pairs: list[tuple[Step, Step]], known: Counter[str]) -> _Moved:
     unequal = [(step, other) for step, other in pairs if step.samples != other.samples]
     positions = [two for step, other in unequal for two in zip(step.samples, other.samples, strict=False)]
     gone = [one for one, two in positions if one != two]
+    # A tensor that every batch shares, such as a mask of ones, says nothing.
     values = [set(column) for column in zip(*(batch for _, other in pairs for batch in other.batches), strict=False)]
+    batches = [(_last(step), _last(other)) for step, other in unequal if _last(step)[0] == _last(other)[0] != ""]
+    columns = [number for number, column in enumerate(values) if number and len(column) > 1 and batches]
     return _Moved(
         1 - len(gone) / len(positions) if positions else 0.0,
-        sum(one in context.known for one in gone) / len(gone) if gone else 0.0,
-        frozenset(number for number, column in enumerate(values) if len(column) == 1),
+        sum(one in known for one in gone) / len(gone) if gone else 0.0,
+        any(
+            all(mine[column : column + 1] == theirs[column : column + 1] for mine, theirs in batches)
+            for column in columns
+        ),
+        len(columns) > 1 and all(mine[column] != theirs[column] for mine, theirs in batches for column in columns),
     )
 
 
+def _last(step: Step) -> list[str]:
+    return step.batches[-1] if step.batches else [""]
+
+
 def _data(step: Step, other: Step, place: int, context: Context, moved: _Moved, tensor: str) -> Iterator[Difference]:
-    drawn = _random(step, other)
-    numbers = f"the random numbers of {drawn} differ at this step" if drawn else _NOT_DRAWN
     is_set = Counter(step.samples) == Counter(other.samples)
+    is_torn = context.restarted and bool(context.surplus or context.lack)
     if context.tolerance:
-        if not is_set and (context.surplus or context.lack):
+        if is_torn and not is_set:
             yield _samples(place, context)
         return
-    mine, theirs = (one.batches[-1] if one.batches else [""] for one in (step, other))
-    columns = [one == two for number, (one, two) in enumerate(zip(mine, theirs, strict=False)) if number]
-    named = bool(mine[0] and theirs[0])
-    # A tensor that every batch shares, such as a mask of ones, says nothing about the samples.
-    kept = [equal for number, equal in enumerate(columns, 1) if number not in moved.constant]
-    is_order = is_set or (named and mine[0] != theirs[0])
-    is_order = is_order or (moved.still < _STILL and moved.elsewhere > _ELSEWHERE)
-    # Labels that come in another order, too, although nothing was drawn in another order.
-    is_order = is_order or (moved.still < _STILL and len(kept) > 1 and not any(kept))
-    if is_order and context.restarted and moved.elsewhere > _ELSEWHERE and (context.surplus or context.lack):
+    is_drawn_elsewhere = "" != _last(step)[0] != _last(other)[0] != ""
+    is_found = moved.still < _STILL and moved.elsewhere > _ELSEWHERE
+    is_order = is_set or is_drawn_elsewhere or (not moved.keeps and (is_found or moved.mixes))
+    drawn = _random(step, other)
+    if is_order and is_torn and moved.elsewhere > _ELSEWHERE:
         yield _samples(place, context)
     elif is_order:
-        yield Difference(Reason.ORDER, place, "", f"the samples come in another order; {numbers}")
+        why = f"the random numbers of {drawn} differ at this step" if drawn else _ORDERS
+        yield Difference(Reason.ORDER, place, "", f"the samples come in another order; {why}")
     # Data that a model has made follow from its weights.
-    if not is_set and not tensor and (not is_order or (named and mine[0] == theirs[0] and not moved.elsewhere)):
-        yield Difference(Reason.CONTENTS, place, "", f"none of the samples that differ is in the other run; {numbers}")
+    if not is_set and not tensor and not is_drawn_elsewhere and not (is_order and moved.elsewhere):
+        why = f"the random numbers of {drawn} differ at this step" if drawn else _CONTENTS
+        yield Difference(Reason.CONTENTS, place, "", f"samples have other contents; {why}")
 
 
-_NOT_DRAWN = "the recorded random numbers are equal"
+_ORDERS = (
+    "the recorded random numbers are equal, so the order is from a set or a dict (PYTHONHASHSEED), a folder, or a"
+    " generator of the script's own"
+)
+_CONTENTS = "the recorded random numbers are equal, so they draw from a generator of the script's own, or in workers"
 
 
 def _samples(place: int, context: Context) -> Difference:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 
 import torch
 
@@ -86,15 +85,10 @@ def _block(tensor: torch.Tensor) -> int:
 
 @functools.cache
 def _weights(device: torch.device) -> torch.Tensor:
-    return torch.tensor(list(_mixed(_PERIOD)), dtype=torch.int64, device="cpu").to(device)
-
-
-def _mixed(count: int) -> Iterator[int]:
-    """Yield odd numbers of 64 bits, as SplitMix64 makes them: no generator of the script is asked."""
-    for number in range(1, count + 1):
-        mixed = number * _GOLDEN
-        mixed = (mixed ^ (mixed >> 30 & (1 << 34) - 1)) * 0xBF58476D1CE4E5B9
-        yield _signed(mixed | 1)
+    # Odd numbers of 64 bits, as SplitMix64 makes them: no generator of the script is asked.
+    numbers = torch.arange(1, _PERIOD + 1, device="cpu") * _signed(_GOLDEN)
+    numbers = (numbers ^ (numbers >> 30 & (1 << 34) - 1)) * _signed(0xBF58476D1CE4E5B9)
+    return (numbers | 1).to(device)
 
 
 def _signed(number: int) -> int:
