@@ -161,8 +161,12 @@ class Budget:
         self._lines += 1
         return self._lines <= self._max_lines
 
-    def takes_event(self, rank: int | None) -> bool:
+    def takes(self, item: Event | Point) -> bool:
         """Count an event; False, and one more lost, if it is one too many for its rank."""
+        rank = item.rank if isinstance(item, Point) else item["rank"]
+        if isinstance(item, dict) and item["kind"] == "fingerprint":
+            # The size of the FIFO limits these, in which they may have waited.
+            return True
         self._counts[rank] += 1
         if self._counts[rank] > self._max_events:
             self.lost[rank] += 1
@@ -221,7 +225,7 @@ class Fifo(Source):
                 continue
             event = parse(line)
             item = None if event is None else check(event, now)
-            if item is not None and self._budget.takes_event(item.rank if isinstance(item, Point) else item["rank"]):
+            if item is not None and self._budget.takes(item):
                 items.append(item)
 
 

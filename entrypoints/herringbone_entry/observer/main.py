@@ -34,7 +34,9 @@ from herringbone_entry.processes import die_with
 
 _READ_BYTES = 65_536
 # A supervisor whose own output is blocked does not read: further events are dropped, and counted.
-_MAX_WAITING_BYTES = 1 << 20
+_MAX_WAITING_BYTES = 2 << 20
+# From here on sources wait, too: ranks wait for room in the FIFO with what must not be lost (`rehearsal.sending`).
+_FULL_BYTES = 1 << 19
 # Values that wait for a flush.
 _MAX_POINTS = 50_000
 # Of these, only the newest of each rank in a flush is worth a line.
@@ -77,8 +79,10 @@ class Observer:
             if ended:
                 # The supervisor reads on, and ends this process if that takes too long.
                 os.set_blocking(self._output, True)
+            self._write()
             if ended or now >= due:
-                self._poll(self._sources, ended=ended)
+                if ended or self._waiting_size < _FULL_BYTES:
+                    self._poll(self._sources, ended=ended)
                 self.flush()
                 # A late flush, for example of a machine that was suspended, is not made up for.
                 due = max(due + self._settings.output_interval, now)

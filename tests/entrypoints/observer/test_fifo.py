@@ -118,3 +118,20 @@ def test_everything_that_passes_can_be_encoded(ends: tuple[int, int]) -> None:
     [item] = Fifo(reader).poll(NOW)
     assert not isinstance(item, Point)
     assert encode(item)
+
+
+def test_records_of_a_rehearsal_pass_in_any_number_and_of_one_size(ends: tuple[int, int]) -> None:
+    reader, writer = ends
+    event = {
+        "kind": "fingerprint",
+        "t": NOW,
+        "rank": 0,
+        "process": "a",
+        "number": 1,
+        "part": 0,
+        "parts": 1,
+        "text": "x",
+    }
+    for text in ["x", "x", "x" * 5000, 7]:
+        os.write(writer, json.dumps({**event, "text": text}).encode() + b"\n")
+    assert Fifo(reader, Budget(max_events=1)).poll(NOW) == [event, event]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -169,3 +170,22 @@ def test_a_source_that_cannot_begin_costs_a_line(tmp_path) -> None:
     assert "Fifo" not in [type(source).__name__ for source in sources]
     assert len(complaints) == 1
     assert complaints[0].startswith("a source of events cannot begin: OSError: ")
+
+
+def test_sources_wait_for_a_reader_that_does_not_keep_up(ends: Ends) -> None:
+    lines = [[{"kind": "a", "t": 1.0, "text": "x" * 60_000}] * 9 for _ in range(20)]
+    source = Scripted(*lines)
+    observer = ends.observer(source, interval=0.001)
+    thread = threading.Thread(target=observer.run)
+    thread.start()
+    text = b""
+    # Nothing is read until the queue is full.
+    deadline = time.monotonic() + 5
+    while observer._waiting_size < 400_000 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    while text.count(b"\n") < 180 and time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError):
+            text += os.read(ends.reader, 1 << 20)
+    ends.end()
+    thread.join(5)
+    assert [json.loads(line)["kind"] for line in text.splitlines()[:180]] == ["a"] * 180
