@@ -41,6 +41,7 @@ _POSITION = {
     "accelerate.data_loader": ("accelerate", "loaders"),
     "accelerate.optimizer": ("accelerate", "optimizers"),
     "accelerate.checkpointing": ("accelerate", "checkpoints"),
+    "transformers.trainer_utils": ("hugging_face_saves", "lookups"),
     "transformers.trainer": ("hugging_face", "complete"),
 }
 # Version 1 of the model-parallel library for torch; one module of it watches custom autograd functions.

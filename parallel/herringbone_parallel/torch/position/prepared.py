@@ -88,6 +88,11 @@ class _Order(Samples):
         rank = 0 if self._shards is None else self._shards.process_index
         return before + (rank + batch * self.ranks) * self.size
 
+    def left(self, samples: int) -> int:
+        """Return the number of batches that a rank has from a place to the epoch's end."""
+        rest, total = self.length - samples, self.size * self.ranks
+        return rest // total if self._inner.drop_last else -(-rest // total)
+
     def check_ranks(self, ranks: int) -> None:
         """Do nothing: the order does not depend on the number of ranks. [4]"""
 
@@ -165,10 +170,18 @@ class PreparedTracker(Tracker):
 
     def go_on(self, known: LoaderPlace, numbers: Numbers) -> None:
         """Let the next pass go on from a checkpoint's place."""
+        if known.place.samples and not self.left(known.place):
+            # Of the epoch, no batch is left for so many ranks.
+            place = msgspec.structs.replace(known.place, epoch=known.place.epoch + 1, samples=0)
+            known = LoaderPlace(place, None, None, known.iteration + 1, known.seed)
         self.resume(known.place, known.begin)
         self._known = known, numbers
         if known.seed is not None and hasattr(self.order.sampler, "initial_seed"):
             self.order.sampler.initial_seed = known.seed
+
+    def left(self, place: Place) -> int:
+        """Return the number of batches that a rank has from a place to the epoch's end."""
+        return self.order.left(place.samples)
 
     # What the loader does.
 

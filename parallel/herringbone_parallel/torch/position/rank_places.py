@@ -77,18 +77,18 @@ def write(folder: str | os.PathLike[str], rank: int, ranks: int, loaders: Sequen
     if place is None:
         path.unlink(missing_ok=True)
     else:
-        write_whole(path, msgspec.msgpack.encode(place))
+        write_whole(path, msgspec.msgpack.encode(place), mode=0o666)
 
 
 def read(folder: str | os.PathLike[str], rank: int, ranks: int) -> RankPlace | None:
     """Return the content for this rank; None where the checkpoint has none."""
-    paths = sorted(Path(folder).glob(_NAME.format("*")), key=lambda path: (len(path.name), path.name))
     own = Path(folder, _NAME.format(rank))
-    for path in [own, *paths]:
-        if path.exists():
-            place = msgspec.msgpack.decode(path.read_bytes(), type=RankPlace)
-            if path != own or place.ranks == ranks:
-                return place
+    others = sorted(Path(folder).glob(_NAME.format("*")), key=lambda path: (len(path.name), path.name))
+    for path in [*([own] if own.exists() else []), *others[:1]]:
+        place = msgspec.msgpack.decode(path.read_bytes(), type=RankPlace)
+        # Of other ranks, all take the same one.
+        if (place.ranks == ranks and path == own) or path == others[0]:
+            return place
     return None
 
 

@@ -1,0 +1,109 @@
+"""Let a checkpoint of Hugging Face's Trainer be complete, or count as none.
+
+    checkpoint-40/
+      herringbone.unfinished    [1] is there before all other files, and is removed after all are on the disk
+      ...                       [2] what transformers writes, and removes of older checkpoints after [1] is gone
+
+transformers takes the folder with the highest number, and writes its files in place: after a kill in a save, each
+restart fails. `get_last_checkpoint` passes over a folder with [1].
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import sync, write_whole
+from herringbone_parallel.torch.position.rank_places import notice
+
+_MARK = "herringbone.unfinished"
+
+
+def complete(module: Any) -> None:
+    """Change `Trainer._save_checkpoint`, after the import of `transformers.trainer`."""
+    trainer = module.Trainer
+    save = trainer._save_checkpoint
+    # transformers 4.57 has a method.
+    name, owner = ("rotate_checkpoints", module) if hasattr(module, "rotate_checkpoints") else ("", trainer)
+    name = name or "_rotate_checkpoints"
+    rotate, waiting = getattr(owner, name), _Waiting()
+
+    def _save_checkpoint(self: Any, model: Any, trial: Any = None, **options: Any) -> None:
+        runs = Path(self._get_output_dir(trial=trial))
+        folder = runs / f"checkpoint-{self.state.global_step}"
+        is_writer = self.args.should_save
+        if is_writer:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / _MARK, b"", mode=0o666, synced=True)
+            sync(runs)
+        waiting.calls = []
+        try:
+            save(self, model, trial, **options)
+        finally:
+            calls, waiting.calls = waiting.calls, None
+        self.accelerator.wait_for_everyone()
+        if is_writer:
+            sync_tree(folder)
+            (folder / _MARK).unlink()
+            sync(folder)
+            if self.args.save_total_limit:
+                for mark in runs.glob(f"checkpoint-*/{_MARK}"):
+                    shutil.rmtree(mark.parent, ignore_errors=True)
+        for call in calls:
+            call()
+
+    def rotated(*args: Any, **options: Any) -> None:
+        call = partial(rotate, *args, **options)
+        call() if waiting.calls is None else waiting.calls.append(call)
+
+    trainer._save_checkpoint = _save_checkpoint
+    setattr(owner, name, rotated)
+
+
+class _Waiting:
+    """The removals of older checkpoints that wait for the end of a save; None outside of one."""
+
+    calls: list[Callable[[], None]] | None = None
+
+
+def lookups() -> None:
+    """Let transformers find complete checkpoints, after the import of `transformers.trainer_utils`."""
+    module: Any = sys.modules["transformers.trainer_utils"]
+    original = module.get_last_checkpoint
+
+    def get_last_checkpoint(folder: str) -> str | None:
+        unfinished = {mark.parent.name for mark in Path(folder).glob(f"*/{_MARK}")}
+        if not unfinished:
+            return original(folder)  # type: ignore[no-any-return]
+        notice(f"{', '.join(sorted(unfinished))} in {folder} is unfinished, because its save was cut: passed over")
+        numbers = {
+            path: int(path.name.rpartition("-")[2])
+            for path in Path(folder).glob("checkpoint-*")
+            if path.is_dir() and path.name not in unfinished and path.name.rpartition("-")[2].isdigit()
+        }
+        return str(max(numbers, key=numbers.__getitem__)) if numbers else None
+
+    module.get_last_checkpoint = get_last_checkpoint
+
+
+def refuse_unfinished(folder: str) -> None:
+    """Raise `ParallelError` for a checkpoint whose save was cut."""
+    if Path(folder, _MARK).exists():
+        raise ParallelError(
+            f"the checkpoint {folder} is unfinished, because its save was cut: resume_from_checkpoint=True takes the"
+            " newest finished one, or name an earlier one"
+        )
+
+
+def sync_tree(folder: str | os.PathLike[str]) -> None:
+    """Return once a folder and all that is in it are on the disk."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            sync(os.path.join(path, name))  # noqa: PTH118 - thousands of files
+        sync(path)
