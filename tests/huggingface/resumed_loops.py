@@ -11,6 +11,7 @@ loss; the end appends the digest of the weights. With `stop`, the loop ends afte
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,7 +35,7 @@ class Augmented(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         noise = random.random() + float(numpy.random.rand()) + torch.rand(()).item()
         inputs = torch.arange(WIDTH) * index / SAMPLES + noise * 0.1
-        return {"inputs": inputs, "labels": inputs.sum(), "sample": torch.tensor(index)}
+        return {"input_ids": inputs, "labels": inputs.sum(), "sample": torch.tensor(index)}
 
 
 class Net(nn.Module):
@@ -44,9 +45,13 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.drop, self.last = nn.Linear(WIDTH, 8), nn.Dropout(0.3), nn.Linear(8, 1)
 
-    def forward(self, inputs: Any, labels: Any, sample: Any = None) -> dict[str, torch.Tensor]:
-        outputs = self.last(self.drop(torch.tanh(self.first(inputs)))).squeeze(1)
+    def forward(self, input_ids: Any, labels: Any, sample: Any = None) -> dict[str, torch.Tensor]:
+        outputs = self.last(self.drop(torch.tanh(self.first(input_ids)))).squeeze(1)
         return {"loss": (outputs - labels).square().mean(), "logits": outputs}
+
+
+class StoppedError(Exception):
+    """Ends a loop after the step at which it is to stop."""
 
 
 class Log:
@@ -182,3 +187,60 @@ def accelerate(
                     with torch.no_grad():
                         model(**other)
     lines.end(accelerator.unwrap_model(model))
+
+
+def lightning(
+    folder: str, log: str, stop: int = 0, workers: int = 0, batch_size: int = 4, validate: bool = True, **options: Any
+) -> None:
+    """Train with Lightning's Trainer, with a checkpoint every second step."""
+    from lightning.pytorch import LightningModule, Trainer, seed_everything
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    lines = Log(log, stop)
+
+    class Trained(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch: Any) -> Any:
+            loss = self.net(**batch)["loss"]
+            lines.samples += batch["sample"].tolist()
+            lines.loss = loss.item()
+            return loss
+
+        def validation_step(self, batch: Any) -> None:
+            self.log("val_loss", self.net(**batch)["loss"])
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            lines.step(self.current_epoch, self.global_step)
+            if stop and self.global_step == stop:
+                raise StoppedError
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+    seed_everything(7, verbose=False)
+    data = Augmented()
+    loader = torch.utils.data.DataLoader(data, batch_size=batch_size, shuffle=True, num_workers=workers)
+    test = torch.utils.data.DataLoader(data, batch_size=batch_size)
+    saves = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=2, save_top_k=-1, save_last=True)
+    with_it = Trainer(
+        max_epochs=EPOCHS,
+        callbacks=[saves],
+        logger=False,
+        accelerator="cpu",
+        devices=1,
+        num_nodes=int(os.environ.get("WORLD_SIZE", "1")),
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **({"val_check_interval": 3} if validate else {"limit_val_batches": 0}),
+        **options,
+    )
+    last = Path(folder, "last.ckpt")
+    model = Trained()
+    with contextlib.suppress(StoppedError):
+        with_it.fit(model, loader, test, ckpt_path=str(last) if last.exists() else None)
+    if not stop:
+        lines.end(model)

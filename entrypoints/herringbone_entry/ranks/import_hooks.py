@@ -44,6 +44,7 @@ _POSITION = {
     "transformers.trainer_utils": ("hugging_face_saves", "lookups"),
     "transformers.trainer": ("hugging_face", "complete"),
 }
+_POSITION_OF_LIGHTNING = "herringbone_parallel.torch.position.lightning"
 # Version 1 of the model-parallel library for torch; one module of it watches custom autograd functions.
 _MODEL_PARALLEL = "herringbone_parallel.torch.model_parallel."
 _FUNCTIONS = "herringbone_parallel.torch.function_apply"
@@ -60,9 +61,12 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     """
     for name, function in _FOR_ALL.items():
         sys.meta_path.insert(0, AfterImport(name, partial(_complete, _HUGGING_FACE, function)))
-    for name, (ours, function) in _POSITION.items() if find_spec("herringbone_parallel") else ():
-        completion = f"herringbone_parallel.torch.position.{ours}"
-        sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, function)))
+    if find_spec("herringbone_parallel"):
+        for name, (ours, function) in _POSITION.items():
+            completion = f"herringbone_parallel.torch.position.{ours}"
+            sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, function)))
+        for name in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"):
+            sys.meta_path.insert(0, AfterImport(name, partial(_watch, _POSITION_OF_LIGHTNING)))
     for name, ours in _WATCHED.items() if sys.platform == "linux" else ():
         sys.meta_path.insert(0, AfterImport(name, partial(_watch, ours)))
     sys.meta_path.insert(0, AfterImport("keras", partial(_watch, _KERAS)))

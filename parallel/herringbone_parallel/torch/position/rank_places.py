@@ -94,19 +94,14 @@ def read(folder: str | os.PathLike[str], rank: int, ranks: int) -> RankPlace | N
 
 def go_on(place: RankPlace, rank: int, ranks: int, loaders: Sequence[Any]) -> None:
     """Let loaders go on from a checkpoint's places."""
-    numbers = Numbers(partial(_put, place.random, None if place.ranks == ranks else rank))
+    numbers = Numbers(partial(put, place.random, None if place.ranks == ranks else rank))
     for loader, known in zip(loaders, place.loaders, strict=False):
         if known is not None and (tracker := prepared.tracker_of(loader)) is not None:
             tracker.go_on(known, numbers)
 
 
-@cache
-def notice(text: str) -> None:
-    """Print a notice once."""
-    print(f"herringbone: {text}", file=sys.stderr, flush=True)
-
-
-def _put(state: RandomState, rank: int | None) -> None:
+def put(state: RandomState, rank: int | None) -> None:
+    """Restore random numbers; on another number of ranks, those of `rank`."""
     if rank is None:
         random_state.restore(state)
         return
@@ -114,3 +109,9 @@ def _put(state: RandomState, rank: int | None) -> None:
     random_state.seed(state.torch, rank)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(torch.initial_seed())
+
+
+@cache
+def notice(text: str) -> None:
+    """Print a notice once."""
+    print(f"herringbone: {text}", file=sys.stderr, flush=True)

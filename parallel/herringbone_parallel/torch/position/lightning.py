@@ -1,0 +1,169 @@
+"""Let Lightning's Trainer go on in the middle of an epoch by its own checkpoints; the script stays as it is.
+
+    _FitLoop._load_combined_loader_states    [1] follows the loaders, and lets them go on, before their iterators
+    _CheckpointConnector.dump_checkpoint     [2] adds the place and the random numbers of each rank
+    _CheckpointConnector.restore_loops       [3] takes them from the checkpoint
+
+Lightning counts batches, and begins the loader again: without a place, it reads the epoch's first samples a second time
+and never its last ones. Every batch that it takes counts as used. Read in Lightning 2.5 and 2.6.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils.data import DistributedSampler
+
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import Hook, named_in, require
+from herringbone_parallel.torch.checkpoint.peers import Peers
+from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position.checks import check
+from herringbone_parallel.torch.position.loader import Begin, Place, Tracker, follow
+from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
+from herringbone_parallel.torch.position.rank_places import RankPlace, notice, put
+
+_KEY = "herringbone"
+_WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
+
+
+def hooks(package: str) -> tuple[Hook, ...]:
+    """Return the hooks into Lightning, which comes as `lightning.pytorch` and as `pytorch_lightning`."""
+    loop, connector = f"{package}.loops.fit_loop:_FitLoop.", f"{package}.trainer.connectors.checkpoint_connector:"
+    cls, reason = f"{connector}_CheckpointConnector.", "go on in the middle of an epoch"
+    return (
+        Hook(f"{loop}_load_combined_loader_states", reason, named_in(f"{loop}setup_data")),
+        Hook(f"{cls}dump_checkpoint", reason, named_in(f"{package}.trainer.trainer:Trainer.save_checkpoint")),
+        Hook(f"{cls}restore_loops", reason, named_in(f"{cls}restore_training_state")),
+    )
+
+
+def watch(module: ModuleType) -> None:
+    """Change Lightning, after the import of its `trainer.trainer`."""
+    package = module.__name__.removesuffix(".trainer.trainer")
+    require(hooks(package))
+    loop: Any = __import__(f"{package}.loops.fit_loop", fromlist=["_FitLoop"])._FitLoop
+    connectors = __import__(f"{package}.trainer.connectors.checkpoint_connector", fromlist=["_CheckpointConnector"])
+    connector: Any = connectors._CheckpointConnector
+    load, dump, restore = loop._load_combined_loader_states, connector.dump_checkpoint, connector.restore_loops
+
+    # [1]
+    def _load_combined_loader_states(self: Any) -> None:
+        _follow(self)
+        load(self)
+
+    # [2]
+    def dump_checkpoint(self: Any, *args: Any, **options: Any) -> Any:
+        checkpoint = dump(self, *args, **options)
+        loop = self.trainer.fit_loop
+        if "optimizer_states" in checkpoint and (trackers := _trackers(loop)):
+            owns = Peers.default().gather(_own(loop, trackers))
+            if all(own is not None for own in owns):
+                checkpoint[_KEY] = owns
+        return checkpoint
+
+    # [3]
+    def restore_loops(self: Any) -> None:
+        restore(self)
+        if self._loaded_checkpoint:
+            self.trainer.fit_loop._herringbone_saved = self._loaded_checkpoint.get(_KEY, ())
+
+    loop._load_combined_loader_states = _load_combined_loader_states
+    connector.dump_checkpoint, connector.restore_loops = dump_checkpoint, restore_loops
+
+
+class LightningTracker(Tracker):
+    """The place of a loader in Lightning's Trainer."""
+
+    _numbers: Numbers | None = None
+
+    def of_checkpoint(self, *, is_over: bool) -> LoaderPlace:
+        """Return the place behind the batches that Lightning has taken; `is_over` at the end of its epoch."""
+        begin = self.begin()
+        place = Place(self.epoch + 1, 0, self.ranks, self._length) if is_over else self.place()
+        if is_over:
+            begin = Begin(begin.creation, None) if begin is not None and self._keeps_iterator else None
+        return LoaderPlace(place, begin, None, getattr(self.sampler, "epoch", 0) + is_over, None)
+
+    def go_on(self, known: LoaderPlace, numbers: Numbers) -> int:
+        """Let the next pass go on from a checkpoint's place; return the number of batches that this rank has left."""
+        self.resume(known.place, known.begin)
+        self._numbers = numbers
+        if hasattr(self.sampler, "set_epoch"):
+            # Lightning does so after workers have been asked for the first batches.
+            self.sampler.set_epoch(known.iteration)
+        rest, total = self._length - known.place.samples, self._batch_size * self.ranks
+        return rest // total if self.batch_sampler.drop_last else -(-rest // total)
+
+    def take(self, mark: object) -> None:
+        """Count a batch as taken and used."""
+        super().take(mark)
+        self.step()
+
+    def iterate(self, make: Callable[[], Any], is_kept: bool) -> Iterator[Any]:
+        """Begin an epoch; Lightning makes an iterator, and after some restarts a second one in its place."""
+        if self._open is not None and not self.taken:
+            self.close(self._open, is_over=False)
+        if self._resumed is not None and self._numbers is not None:
+            self._numbers.restore(again=True)
+        return super().iterate(make, is_kept)
+
+    def counted(self, inner: Any) -> Iterator[Any]:
+        """Yield the batches; before the first one, the numbers are those of the checkpoint."""
+        batches, is_first = super().counted(inner), self._began is not None and self._before > 0
+        if is_first and self._numbers is not None:
+            self._numbers.restore(again=True)
+        yield from batches
+
+
+def _follow(loop: Any) -> None:
+    saved, loop._herringbone_saved = getattr(loop, "_herringbone_saved", None), None
+    trackers = []
+    for loader in loop._combined_loader.flattened:
+        try:
+            if not hasattr(loader, "_herringbone_tracker"):
+                check(loader)
+                follow(loader, LightningTracker(loader))
+        except (ParallelError, AttributeError) as error:
+            notice(f"the place in a loader is not kept: {error}")
+            return
+        trackers.append(loader._herringbone_tracker)
+    if saved is None:
+        return
+    if not saved:
+        notice("this checkpoint has no place in the data: the script goes on in the way of its library")
+        return
+    peers = Peers.default()
+    is_same = len(saved) == peers.size
+    own = msgspec.msgpack.decode(bytes(saved[peers.rank if is_same else 0].numpy()), type=RankPlace)
+    numbers = Numbers(partial(put, own.random, None if is_same else peers.rank))
+    left = [tracker.go_on(known, numbers) for tracker, known in zip(trackers, own.loaders, strict=True) if known]
+    warnings.filterwarnings("ignore", message=_WARNING)
+    progress = loop.epoch_loop.batch_progress.current
+    used = max(len(loader) for loader in loop._combined_loader.flattened) - max(left)
+    if own.loaders[0] is not None and own.loaders[0].place.samples and not is_same:
+        # Batches of another size, or for other ranks.
+        progress.ready = progress.started = progress.processed = progress.completed = used
+
+
+def _trackers(loop: Any) -> list[LightningTracker]:
+    loaders = loop._combined_loader.flattened if loop._combined_loader is not None else []
+    trackers = [getattr(loader, "_herringbone_tracker", None) for loader in loaders]
+    return [] if None in trackers else trackers
+
+
+def _own(loop: Any, trackers: list[LightningTracker]) -> torch.Tensor | None:
+    is_over = bool(loop.epoch_loop.batch_progress.is_last_batch)
+    try:
+        places: list[LoaderPlace | None] = [tracker.of_checkpoint(is_over=is_over) for tracker in trackers]
+    except ParallelError as error:
+        notice(f"the place in the data is not kept: {error}")
+        return None
+    place = RankPlace(random_state.take(), places, Peers.default().size)
+    return torch.frombuffer(bytearray(msgspec.msgpack.encode(place)), dtype=torch.uint8)
