@@ -2,6 +2,7 @@
 
 It starts in the folder of the job's code and has the `SM_*` variables, which come from the host's tree. It lacks the
 job's `environment` and the credentials, which only the supervisor knows, and the variables of one rank (`RANK`).
+A command that begins with `-m` is a module of this Python.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _SHELLS = ("bash", "sh")
 def main() -> None:
     """Replace this process by the command."""
     command = sys.argv[1:] or [shell_of(os.environ)]
+    if command[0] == "-m":
+        command = [sys.executable, *command]
     try:
         host = read_host(os.environ)
     except HerringboneError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -43,9 +43,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from herringbone.api.job import TrainingJob
+    from herringbone.api.rehearsal import Settings
     from herringbone.plan.options.declared import OptionsDict
     from herringbone.prediction.options import Measure
     from herringbone.protocols.backend import Backend
+    from herringbone.rehearsal.rows import Rehearsal
 
 
 class Estimator:
@@ -281,6 +283,20 @@ class Estimator:
         if wait:
             job.follow(console_of(job.name, job._backend, logs) if show_log else None, on_interrupt=on_interrupt)
         return job
+
+    def rehearse(self, inputs: Inputs = None, faults: Sequence[str] = (), **settings: Unpack[Settings]) -> Rehearsal:
+        """Run the job undisturbed, twice, and once for each fault; compare each run with the undisturbed ones.
+
+        >>> estimator.rehearse("data", faults=("rank-killed", "save-torn")).summary      # doctest: +SKIP
+        '2 of 2 equal'
+
+        `faults` are all by default. See `herringbone.api.rehearsal` for the `settings`. Raises `UsageError`.
+        """
+        from herringbone.api.rehearsal import rehearse_request
+
+        if self._copied_checkpoints:
+            raise OptionError("resume: a rehearsal begins without checkpoints; make the estimator with like(NAME)")
+        return rehearse_request(self._asked(inputs), faults, **settings)
 
     def _copy_checkpoints(self, plan: JobPlan) -> None:
         if self._copied_checkpoints:

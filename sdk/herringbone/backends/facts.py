@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.rehearsed import rehearsed
 from herringbone.events.comparison import as_members, compare, prediction_of
 from herringbone.events.live import LiveView
 from herringbone.events.metrics import final_metrics, job_metrics
@@ -53,6 +54,8 @@ def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:
         facts["Standstill"] = text
     if versions := versions_in(backend.home.job(record.name)):
         facts["Versions"] = versions
+    if text := rehearsed(record, backend.home):
+        facts["Rehearsed"] = text
     with suppress(HerringboneError):
         # The events of a job that runs on other machines would have to travel first.
         if record.done or _has_files(backend, record.name):

@@ -31,6 +31,7 @@ from herringbone_contract.errors import HerringboneError, JobNotFoundError, Usag
 _VERBS = {
     "run": ("herringbone.cli.train.run", "run a job file or a script"),
     "plan": ("herringbone.cli.train.plan", "show what run would do, and start nothing"),
+    "rehearse": ("herringbone.cli.train.rehearse", "break short runs of a job, and compare them with undisturbed ones"),
     "tune": ("herringbone.cli.train.tune", "search the hyperparameters of a job, and look at searches"),
     "ls": ("herringbone.cli.jobs.ls", "list the jobs"),
     "top": ("herringbone.cli.jobs.top", "show all jobs live: progress, ETA, loss, use of CPU and GPU"),

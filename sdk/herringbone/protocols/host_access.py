@@ -23,7 +23,7 @@ from herringbone_contract.errors import RequestError
 LOOPBACK = "127.0.0.1"
 # The codes of a shell for a program that is not there.
 _NOT_FOUND_CODE = 127
-_ENTER, _RELAY = "herringbone_entry.enter", "herringbone_entry.relay"
+_ENTER, _RELAY, _FAULTS = "herringbone_entry.enter", "herringbone_entry.relay", "herringbone_entry.faults"
 
 
 class HostAccess(Protocol):
@@ -36,6 +36,9 @@ class HostAccess(Protocol):
 
     def connect(self, port: int) -> socket.socket:
         """Return a connection to a port of the host's loopback interface. Raises `OSError` or `HerringboneError`."""
+
+    def strike(self, kind: str, seconds: float = 0.0) -> int:
+        """Cause a fault of the whole host: lost, frozen for so many seconds, or notice; return `faults.Done`."""
 
 
 def enter_words(python: str, base: str | None, job: str, command: Sequence[str]) -> list[str]:
@@ -59,6 +62,15 @@ def relay_words(python: str, port: int) -> list[str]:
     return [python, "-m", _RELAY, str(port)]
 
 
+def fault_words(kind: str, seconds: float = 0.0) -> list[str]:
+    """Return the command that causes a fault on the host where it runs; see `herringbone_entry.faults`.
+
+    >>> fault_words("frozen", 2.5)
+    ['-m', 'herringbone_entry.faults', 'frozen', '2.5']
+    """
+    return ["-m", _FAULTS, kind, str(seconds)]
+
+
 class LocalAccess:
     """The way to a host that is processes of this machine; `base` is its tree, `folder` a folder without modules."""
 
@@ -73,6 +85,9 @@ class LocalAccess:
 
     def connect(self, port: int) -> socket.socket:
         return socket.create_connection((LOOPBACK, port))
+
+    def strike(self, kind: str, seconds: float = 0.0) -> int:
+        return self.run(fault_words(kind, seconds))
 
 
 class CommandAccess:
@@ -89,6 +104,9 @@ class CommandAccess:
     def run(self, command: Sequence[str]) -> int:
         terminal = os.isatty(0) and os.isatty(1)
         return call(self._ways.enter(command, terminal=terminal))
+
+    def strike(self, kind: str, seconds: float = 0.0) -> int:
+        return self.run(fault_words(kind, seconds))
 
     def connect(self, port: int) -> socket.socket:
         words = self._ways.relay(port)

@@ -67,7 +67,7 @@ def describe_own_job(record: JobRecord, folder: JobFolder, facts: Mapping[str, A
     description = {} if record.description is None else json.loads(record.description)
     # The facts have it, too.
     description.pop("Standstill", None)
-    names = ("Standstill", "ImageId", "Code", "Versions", "Prediction", "Queue", "Slots")
+    names = ("Standstill", "ImageId", "Code", "Versions", "Prediction", "Queue", "Slots", "Rehearsed")
     ours = {"JobFolder": str(folder.path)} | {name: facts[name] for name in names if facts.get(name)}
     known = {name: value for name, value in members.items() if value is not None}
     return known | description | tags_of(plan) | {"Herringbone": ours | _without_value(record, known)}

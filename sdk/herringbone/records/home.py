@@ -165,6 +165,15 @@ class Home:
         """Return the folder of a tuning job. Raises `JobNameError` for a name that would lead to another folder."""
         return self.tunings / _part(name)
 
+    @property
+    def rehearsals(self) -> Path:
+        """The folders of rehearsals; see `herringbone.records.rehearsals`."""
+        return self.path / "rehearsals"
+
+    def rehearsal(self, name: str) -> Path:
+        """Return the folder of a rehearsal. Raises `JobNameError` for a name that would lead to another folder."""
+        return self.rehearsals / _part(name)
+
     def job(self, name: str) -> JobFolder:
         """Return the folder of a job. Raises `JobNameError` for a name that would lead to another folder."""
         return JobFolder(self.path / "jobs" / _part(name))

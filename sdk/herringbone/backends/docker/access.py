@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,19 @@ class ContainerAccess:
 
     def connect(self, port: int) -> socket.socket:
         return joined(Execution(self._engine, self._container, relay_words(_PYTHON, port), terminal=False).start())
+
+    def strike(self, kind: str, seconds: float = 0.0) -> int:
+        place = f"/containers/{self._container}"
+        # From inside, nobody can kill or stop the first process of a container.
+        if kind == "frozen":
+            self._engine.post(f"{place}/pause")
+            time.sleep(seconds)
+            # The job may have given the container up, and removed it.
+            with contextlib.suppress(EngineRefusal):
+                self._engine.post(f"{place}/unpause")
+        else:
+            self._engine.post(f"{place}/kill", signal="SIGTERM" if kind == "notice" else "SIGKILL")
+        return 0
 
     def words(self, command: Sequence[str]) -> list[str]:
         """Return the words of the program in the container."""

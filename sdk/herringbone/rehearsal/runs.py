@@ -1,0 +1,258 @@
+"""The jobs of a rehearsal: start them, wait for the moment of a fault, cause it, and resume what has ended.
+
+    submit --> training --> first checkpoint and some steps --> the fault --> over --> resumed, unless it has completed
+
+Each run is a job of the request, and another one where the first has to be resumed. Both have a folder of checkpoints
+that no other run has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from herringbone.access.requests import way_into
+from herringbone.plan.request import JobRequest, changed, with_options
+from herringbone.protocols.host_access import fault_words
+from herringbone.records.description import failure_of
+from herringbone.records.index import COMPLETED, STARTING
+from herringbone.rehearsal.faults import Fault, reason
+from herringbone.system.polling import Pauses
+from herringbone.system.processes import pid_of, sees
+from herringbone_contract.constants import DEFAULT_HEARTBEAT_SECONDS, HostVariable
+from herringbone_contract.errors import HerringboneError, RequestError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from herringbone.protocols.backend import Backend
+    from herringbone.protocols.host_access import HostAccess
+    from herringbone.records.index import JobRecord
+    from herringbone_contract.events.format import Event
+
+# The tag of a job that a rehearsal has started; its value is the rehearsal's name.
+TAG = "herringbone:rehearsal"
+# Ranks with this variable record each step; see `herringbone_contract.rehearsal.records`.
+FINGERPRINTS = "HERRINGBONE_FINGERPRINTS"
+# A run that takes longer than this many undisturbed ones, and a minute, does not go on by itself.
+_TIMES, _LEAST_SECONDS = 5.0, 60.0
+_SAVE_SECONDS = 10.0
+# Hosts give another one up after three missed heartbeats. A lone host is missed by nobody.
+_MISSED, _ALONE_SECONDS = 4.0, 3.0
+
+# Starts the job of a request, under a name.
+Submit = Callable[[JobRequest, str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The rhythm of an undisturbed run: its seconds, those of a step, and those between two checkpoints."""
+
+    seconds: float = 0.0
+    step: float = 0.0
+    save: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that is over. `jobs` are the names of its jobs, `seconds` its time from the first one's submission on.
+
+    `trouble` says why it did not complete, `not_caused` why there was no fault. `detected` is the time in seconds
+    between the fault and its first consequence in the job's states; None where there was none.
+    """
+
+    jobs: tuple[str, ...]
+    seconds: float = 0.0
+    trouble: str = ""
+    not_caused: str = ""
+    detected: float | None = None
+
+
+class Runs:
+    """Starts the runs of a rehearsal on one backend, one after another; `checkpoints` is their folder or address."""
+
+    def __init__(self, name: str, request: JobRequest, backend: Backend, checkpoints: str, submit: Submit) -> None:
+        self._name, self._backend, self._checkpoints, self._submit = name, backend, checkpoints, submit
+        self._request = request
+        self._running = ""
+
+    def undisturbed(self, label: str) -> Run:
+        """Run the job without a fault."""
+        job = self._start(label, label, {})
+        record = self._over(job, None)
+        return Run(jobs=(job,), seconds=_seconds(record, record), trouble=_trouble(record))
+
+    def disturbed(self, label: str, fault: Fault, pulse: Pulse) -> Run:
+        """Run the job with a fault, and resume it where it has ended."""
+        job = self._start(label, label, {})
+        begin = self._backend.describe(job)
+        run = Run(jobs=(job,))
+        try:
+            code, caused = self._cause(job, fault, pulse)
+        except (RequestError, UnsupportedError) as error:
+            return replace(run, not_caused=self._given_up(job, str(error)))
+        if code:
+            return replace(run, not_caused=self._given_up(job, reason(code)))
+        limit = _LEAST_SECONDS + _TIMES * pulse.seconds
+        record = self._over(job, limit)
+        # A stop is no fault that somebody has to notice.
+        run = run if fault.kind is None else replace(run, detected=self._detected(record, caused))
+        if not record.done:
+            return replace(
+                run, trouble=self._given_up(job, f"{job} is still {record.status} {limit:.0f} s after the fault")
+            )
+        if record.status != COMPLETED:
+            try:
+                resumed = self._resume(f"{label}-2", label, fault)
+            except UsageError as error:
+                return replace(run, not_caused=str(error))
+            record = self._over(resumed, limit)
+            run = replace(run, jobs=(job, resumed))
+        return replace(run, seconds=_seconds(begin, record), trouble=_trouble(record))
+
+    def end(self) -> None:
+        """End the job that runs now, if one does."""
+        if self._running:
+            with contextlib.suppress(HerringboneError):
+                self._backend.kill(self._running)
+
+    def events(self, run: Run) -> list[list[Event]]:
+        """Return the events of each job of a run."""
+        found = []
+        for job in run.jobs:
+            with closing(self._backend.events(job)) as source:
+                found.append([event for events in source.rest(self._backend.describe(job).ended) for event in events])
+        return found
+
+    def _start(self, label: str, folder: str, changes: Mapping[str, Any]) -> str:
+        job = f"{self._name}-{label}"
+        request = with_options(changed(self._request, changes), checkpoint_s3_uri=f"{self._checkpoints}/{folder}")
+        self._running = job
+        self._submit(request, job)
+        return job
+
+    def _resume(self, label: str, folder: str, fault: Fault) -> str:
+        refusal: UsageError | None = None
+        for changes in fault.resumed(self._request):
+            try:
+                return self._start(label, folder, changes)
+            # Another layout may be none of this distribution, or have no machine.
+            except UsageError as error:
+                refusal = error
+        assert refusal is not None
+        raise refusal
+
+    def _cause(self, job: str, fault: Fault, pulse: Pulse) -> tuple[int, float]:
+        """Cause a fault at its moment; return the code of `herringbone_entry.faults`, and the time of the fault."""
+        record = self._until(job, lambda record: record.done or record.secondary_status not in (STARTING, "Pending"))
+        hosts = [str(host["name"]) for host in record.plan_dict["hosts"] if not host.get("helper")]
+        # One step more, and half a one: not while the checkpoint's own step goes on.
+        if code := self._on_host(job, hosts[0], lambda access: access.run(fault_words("wait", 1.5 * pulse.step))):
+            return code, 0.0
+        record = self._backend.describe(job)
+        if fault.kind is None:
+            self._backend.stop(job)
+            return 0, time.time()
+        if fault.kind == "controller" and record.controller is not None and (not record.place or sees(record.place)):
+            os.kill(pid_of(record.controller), signal.SIGKILL)
+            return 0, time.time()
+        place = hosts[-1] if fault.on_last else hosts[0]
+        begin, seconds = time.time(), self._patience(fault, len(hosts), pulse)
+        words = fault_words(str(fault.kind), seconds)
+
+        def act(access: HostAccess) -> int:
+            return access.strike(str(fault.kind), seconds) if fault.whole_host else access.run(words)
+
+        code = self._on_host(job, place, act)
+        return code, begin if fault.whole_host else time.time()
+
+    def _patience(self, fault: Fault, hosts: int, pulse: Pulse) -> float:
+        """Return how long a machine is frozen, or a save is waited for."""
+        if fault.kind != "frozen":
+            return _SAVE_SECONDS + 3 * pulse.save
+        if hosts == 1:
+            return _ALONE_SECONDS
+        return _MISSED * float(os.environ.get(HostVariable.HEARTBEAT) or DEFAULT_HEARTBEAT_SECONDS)
+
+    def _on_host(self, job: str, host: str, act: Callable[[HostAccess], int]) -> int:
+        """Run a program on a host in a thread: Ctrl-C has to reach this one, and the job's end ends the program."""
+        _, access = way_into(self._backend, job, host)
+        codes: list[int | HerringboneError] = []
+
+        def run() -> None:
+            try:
+                codes.append(act(access))
+            except HerringboneError as error:
+                codes.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join()
+        (code,) = codes
+        if isinstance(code, HerringboneError):
+            raise RequestError(str(code))
+        return code
+
+    def _detected(self, record: JobRecord, caused: float) -> float | None:
+        with closing(self._backend.events(record.name)) as source:
+            states = [event for events in source.rest(record.ended) for event in events]
+        times = [event["t"] for event in states if event["kind"] in ("state", "restart")]
+        after = [moment for moment in (*times, record.ended) if moment is not None and moment >= caused]
+        # A job that goes on has its usual end, which is no consequence.
+        return min(after) - caused if after and (record.status != COMPLETED or "restart" in _kinds(states)) else None
+
+    def _over(self, job: str, limit: float | None) -> JobRecord:
+        record = self._until(job, lambda record: record.done, limit)
+        if record.done:
+            self._running = ""
+        return record
+
+    def _until(self, job: str, reached: Callable[[JobRecord], bool], limit: float | None = None) -> JobRecord:
+        """Return a job's row once it is as wanted, or as it is after `limit` seconds."""
+        pauses, deadline = Pauses(self._backend.pace), None if limit is None else time.monotonic() + limit
+        while True:
+            record = self._backend.describe(job)
+            if reached(record) or (deadline is not None and time.monotonic() > deadline):
+                return record
+            time.sleep(pauses.next())
+
+    def _given_up(self, job: str, why: str) -> str:
+        """End a job that need not go on; return the reason."""
+        self._backend.kill(job)
+        self._over(job, _LEAST_SECONDS)
+        return why
+
+
+def run_request(request: JobRequest, name: str) -> JobRequest:
+    """Return what all runs share: results in the jobs' own folders, no tracker, and a tag. Pure.
+
+    >>> from herringbone.plan.request import make_request
+    >>> asked = make_request("Estimator", {"entry_point": "a.py", "instance_type": "local", "track": "mlflow:http://h/x"})
+    >>> run_request(asked, "a-1").options.track, run_request(asked, "a-1").options.tags
+    ((), ({'Key': 'herringbone:rehearsal', 'Value': 'a-1'},))
+    """
+    given = request.options.tags or ()
+    listed = [{"Key": key, "Value": value} for key, value in given.items()] if isinstance(given, dict) else given
+    tags = [*listed, {"Key": TAG, "Value": name}]
+    own = {"track": None, "output_path": None, "tensorboard_output_config": None, "tags": tags}
+    return changed(request, {**own, "environment": {FINGERPRINTS: "on"}})
+
+
+def _kinds(events: list[Event]) -> set[str]:
+    return {event["kind"] for event in events}
+
+
+def _seconds(first: JobRecord, last: JobRecord) -> float:
+    return (last.ended or time.time()) - first.created
+
+
+def _trouble(record: JobRecord) -> str:
+    if record.status == COMPLETED:
+        return ""
+    failure = failure_of(record)
+    return f"{record.name} is {record.status}" + ("" if failure is None else f": {failure.head}")
