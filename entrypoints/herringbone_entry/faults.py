@@ -157,10 +157,10 @@ def await_checkpoint(folder: str, look: Callable[[str], Marks] = files_of) -> bo
         time.sleep(_LOOK_SECONDS * 10)
 
 
-def changes(folder: str, seconds: float) -> Iterator[Marks]:
-    """Yield the files of a folder whenever they have changed, for so long."""
+def changes(folder: str, seconds: float, pid: int) -> Iterator[Marks]:
+    """Yield the files of a folder whenever they have changed, for so long, while a process lives."""
     before, until = files_of(folder), time.monotonic() + seconds
-    while time.monotonic() < until:
+    while time.monotonic() < until and read_text(f"/proc/{pid}/cmdline"):
         if (marks := files_of(folder)) != before:
             before = marks
             yield marks
@@ -170,8 +170,10 @@ def changes(folder: str, seconds: float) -> Iterator[Marks]:
 def tear(folder: str, seconds: float) -> Done:
     """Kill the first rank in its next save."""
     ranks = ranks_in(family_here())
-    for _ in changes(folder, seconds):
-        return signal_all(below(ranks[0].pid, processes()), signal.SIGKILL) if ranks else Done.NO_PROCESS
+    if not ranks:
+        return Done.NO_PROCESS
+    for _ in changes(folder, seconds, ranks[0].pid):
+        return signal_all(below(ranks[0].pid, processes()), signal.SIGKILL)
     return Done.NO_SAVE
 
 
@@ -190,7 +192,7 @@ def fill(folder: str, seconds: float) -> Done:
     try:
         for pid, (_, hard) in before.items():
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, hard))
-        for marks in changes(folder, seconds):
+        for marks in changes(folder, seconds, ranks[0].pid):
             if any(size == limit for _, _, size in marks.values()):
                 # The save sees more than one failed write.
                 time.sleep(_SETTLED_SECONDS)
@@ -267,6 +269,8 @@ def cause(kind: str, seconds: float, number: int, folder: str) -> Done:
 def main() -> None:
     """Cause the fault that the arguments name."""
     kind, seconds, number = sys.argv[1], float((sys.argv[2:] or ["0"])[0]), int((sys.argv[3:] or ["9"])[0])
+    # Ctrl-C reaches the client as well, which ends the job, and with it this program.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "linux":
         sys.exit(Done.REFUSED)
     try:

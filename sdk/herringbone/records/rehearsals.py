@@ -3,7 +3,7 @@
 $HERRINGBONE_HOME/rehearsals/NAME/
     rehearsal.json    the result, once the rehearsal is over
     report.html       the same as a page
-    checkpoints/      a folder for each run, unless the job has a `checkpoint_s3_uri`; whole runs' are removed
+    checkpoints/      a folder for each run that differs, unless the job has a `checkpoint_s3_uri`
 """
 
 from __future__ import annotations

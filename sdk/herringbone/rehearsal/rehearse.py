@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -62,7 +61,6 @@ def rehearse(name: str, stages: Sequence[Stage], faults: Sequence[Fault], submit
             runs.end()
         keys += filter(None, [key_of(stage.backend.describe(new[0].jobs[0]), home)])
         rows += new
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     first = rows[0].jobs[0]
     made = Rehearsal(
         name=name, ended=time.time(), rows=tuple(rows), report=str(folder / REPORT), keys=tuple(dict.fromkeys(keys))
@@ -90,6 +88,8 @@ class _Rehearsed:
         )
         rows = [self._told(judged(row, repeatable(*recorded)))]
         pulse = self._pulse(undisturbed)
+        for number in (1, 2):
+            self._runs.clear(f"{UNDISTURBED}-{number}")
         return [*rows, *(self._told(self._row(fault, recorded, pulse)) for fault in self._faults)]
 
     def _row(self, fault: Fault, recorded: Sequence[records.Run], pulse: Pulse) -> Row:
@@ -103,7 +103,11 @@ class _Rehearsed:
         if run.trouble:
             return msgspec.structs.replace(row, equal="no", text=f"the job did not go on: {run.trouble}")
         row = msgspec.structs.replace(row, lost=max(0.0, run.seconds - pulse.seconds))
-        return judged(row, compare(recorded, self._recorded(run), layout=fault.layout))
+        row = judged(row, compare(recorded, self._recorded(run), layout=fault.layout))
+        # Those of a run that differs are there to be looked at.
+        if row.equal == "yes":
+            self._runs.clear(fault.name)
+        return row
 
     def _undisturbed(self, number: int) -> Run:
         run = self._runs.undisturbed(f"{UNDISTURBED}-{number}")

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.access.requests import way_into
+from herringbone.plan.inputs import local_path
 from herringbone.plan.request import JobRequest, changed, with_options
 from herringbone.protocols.host_access import fault_words
 from herringbone.records.description import failure_of
@@ -37,8 +40,6 @@ if TYPE_CHECKING:
 
 # The tag of a job that a rehearsal has started; its value is the rehearsal's name.
 TAG = "herringbone:rehearsal"
-# Ranks with this variable record each step; see `herringbone_contract.rehearsal.records`.
-FINGERPRINTS = "HERRINGBONE_FINGERPRINTS"
 # A run that takes longer than this many undisturbed ones, and a minute, does not go on by itself.
 _TIMES, _LEAST_SECONDS = 5.0, 60.0
 _SAVE_SECONDS = 10.0
@@ -120,6 +121,15 @@ class Runs:
         if self._running:
             with contextlib.suppress(HerringboneError):
                 self._backend.kill(self._running)
+
+    def clear(self, label: str) -> None:
+        """Remove the checkpoints of a run, as far as they are in a folder of this machine."""
+        if (path := local_path(self._checkpoints, base=Path("/"))) is not None:
+            shutil.rmtree(path / label, ignore_errors=True)
+            # The last one takes the folders above it along.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+                path.parent.rmdir()
 
     def events(self, run: Run) -> list[list[Event]]:
         """Return the events of each job of a run."""
@@ -240,7 +250,7 @@ def run_request(request: JobRequest, name: str) -> JobRequest:
     listed = [{"Key": key, "Value": value} for key, value in given.items()] if isinstance(given, dict) else given
     tags = [*listed, {"Key": TAG, "Value": name}]
     own = {"track": None, "output_path": None, "tensorboard_output_config": None, "tags": tags}
-    return changed(request, {**own, "environment": {FINGERPRINTS: "on"}})
+    return changed(request, {**own, "environment": {HostVariable.FINGERPRINTS: "on"}})
 
 
 def _kinds(events: list[Event]) -> set[str]:
