@@ -29,7 +29,7 @@ inputs = torch.rand(80, 4)
 loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4, shuffle=True)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
 parts = {"model": model, "optimizer": optimizer, "loader": loader, "scheduler": scheduler}
 training = Training(**{name: part for name, part in parts.items() if name != forget})
 training.resume()

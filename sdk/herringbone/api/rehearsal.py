@@ -85,8 +85,8 @@ def _stage(request: JobRequest, name: str) -> Stage:
     backend = backend_of(request)
     if backend.name == _SSH and request.options.checkpoint_s3_uri is None:
         raise OptionError(
-            "checkpoint_s3_uri: jobs of ssh: leave their checkpoints on the machines; name a folder there, below which "
-            "each run has its own"
+            "checkpoint_s3_uri: jobs of ssh: leave their checkpoints on their machines; name a folder in one that the "
+            "inventory has as `shared`: each run gets a folder below it"
         )
     stage = Stage(
         ", ".join(dict.fromkeys(group.instance_type for group in groups_of(request))),

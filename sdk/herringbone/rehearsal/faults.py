@@ -30,7 +30,8 @@ class Fault:
     """One fault.
 
     `text` says in words how it is caused. `kind` is that of `herringbone_entry.faults`, None for a stop of the job.
-    `whole_host`: the fault is one of the whole host. `on_last`: it comes on the last host, not on the first one.
+    `whole_host`: the fault is one of the host, not of a process on it. `on_last`: it comes on the last host instead of
+    the first one.
     `resumed` returns the requests to resume with, one of which its plan may refuse; [] where there is none.
     """
 
@@ -70,7 +71,7 @@ FAULTS = {
         Fault("host-lost", "SIGKILL to all processes of the last host", "lost", whole_host=True, on_last=True),
         Fault("controller-killed", "SIGKILL to the job's controller", "controller"),
         Fault("machine-frozen", "the last host stands still for a while", "frozen", whole_host=True, on_last=True),
-        Fault("link-cut", "the last host's connections end", "links", on_last=True, fewest_hosts=2),
+        Fault("link-cut", "the last host's connections end", "links", whole_host=True, on_last=True, fewest_hosts=2),
         Fault("disk-full", "a save's write fails: a limit on the size of the ranks' files (RLIMIT_FSIZE)", "full"),
         Fault("save-torn", "SIGKILL to the first rank in the middle of a save", "torn"),
         Fault("stop-resume", "the job is stopped, and resumed"),

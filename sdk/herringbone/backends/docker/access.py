@@ -51,6 +51,9 @@ class ContainerAccess:
             # The job may have given the container up, and removed it.
             with contextlib.suppress(EngineRefusal):
                 self._engine.post(f"{place}/unpause")
+        elif kind == "links":
+            for network in self._engine.get(f"{place}/json")["NetworkSettings"]["Networks"]:
+                self._engine.post(f"/networks/{network}/disconnect", {"Container": self._container, "Force": True})
         else:
             self._engine.post(f"{place}/kill", signal="SIGTERM" if kind == "notice" else "SIGKILL")
         return 0
