@@ -36,7 +36,7 @@ class Settings(TypedDict, total=False):
     """The further arguments of `Estimator.rehearse`.
 
     `across`: the instance types to rehearse on, by default the estimator's. `job_name`: the rehearsal's name, with
-    which the names of its jobs begin. `yes`: start jobs of `ml.*`, which AWS bills, without asking.
+    which the names of its jobs begin. `yes`: start jobs of `ml.*`, which AWS bills.
     """
 
     across: Sequence[str]
@@ -76,7 +76,11 @@ def rehearse_request(
         raise JobNameError(
             f"rehearsal {name!r}: there is a job {taken[0]}, as a run could be named; choose another name"
         )
-    _agree(stages, len(wanted), yes)
+    if (billed := [stage.name for stage in stages if stage.backend.name == _SERVICE]) and not yes:
+        raise OptionError(
+            f"a rehearsal on {billed[0]} is up to {2 + 2 * len(wanted)} training jobs, each of which AWS bills; say that "
+            "you want them with --yes, or yes=True, or rehearse on local, in the same image"
+        )
     make_folder(find_home(), name)
     return rehearse(name, stages, wanted, _submit, Console(sys.stderr).say)
 
@@ -96,21 +100,6 @@ def _stage(request: JobRequest, name: str) -> Stage:
     with checked_out(request.options.git_config) as code:
         plan_request(stage.request, backend, f"{name}-1", code)
     return stage
-
-
-def _agree(stages: Sequence[Stage], num_faults: int, yes: bool) -> None:
-    """Ask before anything is billed. Raises `OptionError` without a yes."""
-    billed = [stage.name for stage in stages if stage.backend.name == _SERVICE]
-    if not billed or yes:
-        return
-    text = f"a rehearsal on {billed[0]} is up to {2 + 2 * num_faults} training jobs, each of which AWS bills"
-    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
-        print(f"{text}; start them? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() in ("y", "yes"):
-            return
-    raise OptionError(
-        f"{text}; say that you want them with --yes, or yes=True, or rehearse on local, in the same image"
-    )
 
 
 def _submit(request: JobRequest, job: str) -> None:

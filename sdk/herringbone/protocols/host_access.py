@@ -38,7 +38,7 @@ class HostAccess(Protocol):
         """Return a connection to a port of the host's loopback interface. Raises `OSError` or `HerringboneError`."""
 
     def strike(self, kind: str, seconds: float = 0.0) -> int:
-        """Cause a fault of the host: lost, frozen for so many seconds, links or notice; return `faults.Done`."""
+        """Cause a fault on the host, as `herringbone_entry.faults` does, and return its exit code."""
 
 
 def enter_words(python: str, base: str | None, job: str, command: Sequence[str]) -> list[str]:

@@ -30,15 +30,13 @@ class Fault:
     """One fault.
 
     `text` says in words how it is caused. `kind` is that of `herringbone_entry.faults`, None for a stop of the job.
-    `whole_host`: the fault is one of the host, not of a process on it. `on_last`: it comes on the last host instead of
-    the first one.
+    `on_last`: it comes on the last host instead of the first one.
     `resumed` returns the requests to resume with, one of which its plan may refuse; [] where there is none.
     """
 
     name: str
     text: str
     kind: str | None = None
-    whole_host: bool = False
     on_last: bool = False
     fewest_hosts: int = 1
     resumed: Callable[[JobRequest], Sequence[Mapping[str, Any]]] = field(default=lambda _: ({},))
@@ -68,10 +66,10 @@ FAULTS = {
     fault.name: fault
     for fault in (
         Fault("rank-killed", "SIGKILL to a rank of the last host", "rank", on_last=True),
-        Fault("host-lost", "SIGKILL to all processes of the last host", "lost", whole_host=True, on_last=True),
+        Fault("host-lost", "SIGKILL to all processes of the last host", "lost", on_last=True),
         Fault("controller-killed", "SIGKILL to the job's controller", "controller"),
-        Fault("machine-frozen", "the last host stands still for a while", "frozen", whole_host=True, on_last=True),
-        Fault("link-cut", "the last host's connections end", "links", whole_host=True, on_last=True, fewest_hosts=2),
+        Fault("machine-frozen", "the last host stands still for a while", "frozen", on_last=True),
+        Fault("link-cut", "the last host's connections end", "links", on_last=True, fewest_hosts=2),
         Fault("disk-full", "a save's write fails: a limit on the size of the ranks' files (RLIMIT_FSIZE)", "full"),
         Fault("save-torn", "SIGKILL to the first rank in the middle of a save", "torn"),
         Fault("stop-resume", "the job is stopped, and resumed"),
@@ -79,8 +77,7 @@ FAULTS = {
               layout="other"),
         Fault("other-layout", "the job is stopped, and resumed on another number of ranks", resumed=_other,
               layout="other"),
-        Fault("preemption", "the notice that the last host is taken away: SIGTERM to its supervisor", "notice",
-              whole_host=True, on_last=True),
+        Fault("preemption", "the notice that the last host goes: SIGTERM to its supervisor", "notice", on_last=True),
     )
 }  # fmt: skip
 
@@ -120,7 +117,7 @@ def impossible(fault: Fault, request: JobRequest, backend: str) -> str:
 
 
 def reason(code: int) -> str:
-    """Return why the program on the host has caused nothing.
+    """Return why the program on the host has caused nothing, "" for 0.
 
     >>> reason(1)
     'the program on the host ended with code 1: its image may have an earlier release of Herringbone, or none'

@@ -124,10 +124,10 @@ class _Rehearsed:
         return run
 
     def _recorded(self, run: Run) -> records.Run:
-        return records.read(event for events in self._runs.events(run) for event in events)
+        return records.read(self._runs.events(*run.jobs))
 
     def _view(self, run: Run) -> JobView:
-        return JobView().take_all(event for events in self._runs.events(run) for event in events)
+        return JobView().take_all(self._runs.events(*run.jobs))
 
     def _pulse(self, undisturbed: Sequence[Run]) -> Pulse:
         views = [self._view(run) for run in undisturbed]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from herringbone.rehearsal.faults import UNDISTURBED
+from herringbone.rehearsal.faults import FAULTS, UNDISTURBED
 from herringbone.show.html import page_of_tables, table_of_rows
 from herringbone.system.texts import NONE
 from herringbone_contract.rehearsal.verdict import Outcome, Verdict
@@ -89,8 +89,10 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def page(self, settings: Sequence[tuple[str, str]]) -> str:
         """Return the report: the table, the jobs and notes of each run, and the job's settings."""
-        runs = [("FAULT", "JOBS", "NOTES")]
-        runs += [(row.fault, "\n".join(row.jobs), "\n".join(row.notes)) for row in self.rows if row.jobs]
+        runs = [("FAULT", "CAUSE", "JOBS", "NOTES")]
+        for row in self.rows:
+            cause = FAULTS[row.fault].text if row.fault in FAULTS else "no fault"
+            runs.append((row.fault, cause, "\n".join(row.jobs), "\n".join(row.notes)))
         job = [("SETTING", "VALUE"), *settings]
         return page_of_tables(f"rehearsal {self.name}", [(self.summary, self.table), ("runs", runs), ("job", job)])
 

@@ -23,18 +23,16 @@ from typing import TYPE_CHECKING, Any
 from herringbone.access.requests import way_into
 from herringbone.plan.inputs import local_path
 from herringbone.plan.request import JobRequest, changed, with_options
-from herringbone.protocols.host_access import fault_words
 from herringbone.records.description import failure_of
-from herringbone.records.index import COMPLETED, STARTING
+from herringbone.records.index import COMPLETED, FAILED, PENDING, STARTING, STOPPED
 from herringbone.rehearsal.faults import Fault, reason
 from herringbone.system.polling import Pauses
 from herringbone.system.processes import pid_of, sees
 from herringbone_contract.constants import DEFAULT_HEARTBEAT_SECONDS, HostVariable
-from herringbone_contract.errors import HerringboneError, RequestError, UnsupportedError, UsageError
+from herringbone_contract.errors import HerringboneError, RequestError, UsageError
 
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
-    from herringbone.protocols.host_access import HostAccess
     from herringbone.records.index import JobRecord
     from herringbone_contract.events.format import Event
 
@@ -91,36 +89,30 @@ class Runs:
     def disturbed(self, label: str, fault: Fault, pulse: Pulse) -> Run:
         """Run the job with a fault, and resume it where it has ended."""
         job = self._start(label, label, {})
-        begin = self._backend.describe(job)
-        run = Run(jobs=(job,))
-        try:
-            code, caused = self._cause(job, fault, pulse)
-        except (RequestError, UnsupportedError) as error:
-            return replace(run, not_caused=self._given_up(job, str(error)))
-        if code:
-            return replace(run, not_caused=self._given_up(job, reason(code)))
+        begin, run = self._backend.describe(job), Run(jobs=(job,))
         limit = _LEAST_SECONDS + _TIMES * pulse.seconds
-        record = self._over(job, limit)
-        # A stop is no fault that somebody has to notice.
-        run = run if fault.kind is None else replace(run, detected=self._detected(record, caused))
-        if not record.done:
-            return replace(
-                run, trouble=self._given_up(job, f"{job} is still {record.status} {limit:.0f} s after the fault")
-            )
-        if record.status != COMPLETED:
-            try:
-                resumed = self._resume(f"{label}-2", label, fault)
-            except UsageError as error:
-                return replace(run, not_caused=str(error))
-            record = self._over(resumed, limit)
-            run = replace(run, jobs=(job, resumed))
-        return replace(run, seconds=_seconds(begin, record), trouble=_trouble(record))
+        try:
+            caused = self._cause(job, fault, pulse)
+            record = self._over(job, limit)
+            # A stop is no fault that somebody has to notice.
+            run = replace(run, detected=None if fault.kind is None else self._detected(record, caused))
+            if record.status in (FAILED, STOPPED):
+                run = replace(run, jobs=(job, self._resume(f"{label}-2", label, fault)))
+                record = self._over(run.jobs[-1], limit)
+        # Another layout may be none of this distribution, or have no machine.
+        except (RequestError, UsageError) as error:
+            return replace(run, not_caused=str(error))
+        finally:
+            self.end()
+        waits = "" if record.done else f"{record.name} is still {record.status} {limit:.0f} s after the fault"
+        return replace(run, seconds=_seconds(begin, record), trouble=waits or _trouble(record))
 
     def end(self) -> None:
         """End the job that runs now, if one does."""
-        if self._running:
+        if job := self._running:
             with contextlib.suppress(HerringboneError):
-                self._backend.kill(self._running)
+                self._backend.kill(job)
+                self._over(job, _LEAST_SECONDS)
 
     def clear(self, label: str) -> None:
         """Remove the checkpoints of a run, as far as they are in a folder of this machine."""
@@ -131,12 +123,13 @@ class Runs:
                 path.rmdir()
                 path.parent.rmdir()
 
-    def events(self, run: Run) -> list[list[Event]]:
-        """Return the events of each job of a run."""
-        found = []
-        for job in run.jobs:
+    def events(self, *jobs: str) -> list[Event]:
+        """Return the events of a run's jobs, which are over."""
+        found: list[Event] = []
+        for job in jobs:
             with closing(self._backend.events(job)) as source:
-                found.append([event for events in source.rest(self._backend.describe(job).ended) for event in events])
+                for events in source.rest(self._backend.describe(job).ended):
+                    found += events
         return found
 
     def _start(self, label: str, folder: str, changes: Mapping[str, Any]) -> str:
@@ -157,64 +150,46 @@ class Runs:
         assert refusal is not None
         raise refusal
 
-    def _cause(self, job: str, fault: Fault, pulse: Pulse) -> tuple[int, float]:
-        """Cause a fault at its moment; return the code of `herringbone_entry.faults`, and the time of the fault."""
-        record = self._until(job, lambda record: record.done or record.secondary_status not in (STARTING, "Pending"))
+    def _cause(self, job: str, fault: Fault, pulse: Pulse) -> float:
+        """Cause a fault at its moment, and return its time. Raises `RequestError` where it could not be caused."""
+        record = self._until(job, lambda record: record.done or record.secondary_status not in (STARTING, PENDING))
         hosts = [str(host["name"]) for host in record.plan_dict["hosts"] if not host.get("helper")]
         # One step more, and half a one: not while the checkpoint's own step goes on.
-        if code := self._on_host(job, hosts[0], lambda access: access.run(fault_words("wait", 1.5 * pulse.step))):
-            return code, 0.0
-        record = self._backend.describe(job)
+        self._strike(job, hosts[0], "wait", 1.5 * pulse.step)
+        caused, record = time.time(), self._backend.describe(job)
         if fault.kind is None:
             self._backend.stop(job)
-            return 0, time.time()
-        if fault.kind == "controller" and record.controller is not None and (not record.place or sees(record.place)):
+        elif fault.kind == "controller" and record.controller and (record.place is None or sees(record.place)):
             os.kill(pid_of(record.controller), signal.SIGKILL)
-            return 0, time.time()
-        place = hosts[-1] if fault.on_last else hosts[0]
-        begin, seconds = time.time(), self._patience(fault, len(hosts), pulse)
-        words = fault_words(str(fault.kind), seconds)
+        else:
+            self._strike(job, hosts[-1 if fault.on_last else 0], fault.kind, _patience(fault, len(hosts), pulse))
+        # A frozen machine goes on again, and a save was waited for.
+        return caused if fault.kind == "frozen" else time.time()
 
-        def act(access: HostAccess) -> int:
-            return access.strike(str(fault.kind), seconds) if fault.whole_host else access.run(words)
-
-        code = self._on_host(job, place, act)
-        return code, begin if fault.whole_host else time.time()
-
-    def _patience(self, fault: Fault, hosts: int, pulse: Pulse) -> float:
-        """Return how long a machine is frozen, or a save is waited for."""
-        if fault.kind != "frozen":
-            return _SAVE_SECONDS + 3 * pulse.save
-        if hosts == 1:
-            return _ALONE_SECONDS
-        return _MISSED * float(os.environ.get(HostVariable.HEARTBEAT) or DEFAULT_HEARTBEAT_SECONDS)
-
-    def _on_host(self, job: str, host: str, act: Callable[[HostAccess], int]) -> int:
-        """Run a program on a host in a thread: Ctrl-C has to reach this one, and the job's end ends the program."""
+    def _strike(self, job: str, host: str, kind: str, seconds: float) -> None:
+        """Run the program of faults on a host in a thread: Ctrl-C has to reach this one, whose end ends the job."""
         _, access = way_into(self._backend, job, host)
-        codes: list[int | HerringboneError] = []
+        answers: list[str] = []
 
         def run() -> None:
             try:
-                codes.append(act(access))
-            except HerringboneError as error:
-                codes.append(error)
+                answers.append(reason(access.strike(kind, seconds)))
+            except (HerringboneError, OSError) as error:
+                answers.append(str(error))
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join()
-        (code,) = codes
-        if isinstance(code, HerringboneError):
-            raise RequestError(str(code))
-        return code
+        if any(answers):
+            raise RequestError(answers[0])
 
     def _detected(self, record: JobRecord, caused: float) -> float | None:
-        with closing(self._backend.events(record.name)) as source:
-            states = [event for events in source.rest(record.ended) for event in events]
-        times = [event["t"] for event in states if event["kind"] in ("state", "restart")]
-        after = [moment for moment in (*times, record.ended) if moment is not None and moment >= caused]
-        # A job that goes on has its usual end, which is no consequence.
-        return min(after) - caused if after and (record.status != COMPLETED or "restart" in _kinds(states)) else None
+        """Return the time from a fault to its first consequence in the job's states; None for a job that went on."""
+        events = self.events(record.name)
+        times = [event["t"] for event in events if event["kind"] in ("state", "restart")]
+        after = [moment - caused for moment in (*times, record.ended or 0.0) if moment >= caused]
+        goes_on = record.status == COMPLETED and not any(event["kind"] == "restart" for event in events)
+        return None if goes_on else min(after, default=None)
 
     def _over(self, job: str, limit: float | None) -> JobRecord:
         record = self._until(job, lambda record: record.done, limit)
@@ -230,12 +205,6 @@ class Runs:
             if reached(record) or (deadline is not None and time.monotonic() > deadline):
                 return record
             time.sleep(pauses.next())
-
-    def _given_up(self, job: str, why: str) -> str:
-        """End a job that need not go on; return the reason."""
-        self._backend.kill(job)
-        self._over(job, _LEAST_SECONDS)
-        return why
 
 
 def run_request(request: JobRequest, name: str) -> JobRequest:
@@ -253,8 +222,13 @@ def run_request(request: JobRequest, name: str) -> JobRequest:
     return changed(request, {**own, "environment": {HostVariable.FINGERPRINTS: "on"}})
 
 
-def _kinds(events: list[Event]) -> set[str]:
-    return {event["kind"] for event in events}
+def _patience(fault: Fault, hosts: int, pulse: Pulse) -> float:
+    """Return how long a machine is frozen, or a save is waited for."""
+    if fault.kind != "frozen":
+        return _SAVE_SECONDS + 3 * pulse.save
+    if hosts == 1:
+        return _ALONE_SECONDS
+    return _MISSED * float(os.environ.get(HostVariable.HEARTBEAT) or DEFAULT_HEARTBEAT_SECONDS)
 
 
 def _seconds(first: JobRecord, last: JobRecord) -> float:

@@ -13,7 +13,7 @@ from herringbone.backends.docker.request import ObjectLabel
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.engine.execution import Execution, joined
 from herringbone.images.labels import CONTRACT, Label
-from herringbone.protocols.host_access import enter_words, relay_words
+from herringbone.protocols.host_access import enter_words, fault_words, relay_words
 from herringbone_contract.errors import RequestError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ContainerAccess:
 
     def strike(self, kind: str, seconds: float = 0.0) -> int:
         place = f"/containers/{self._container}"
-        # From inside, nobody can kill or stop the first process of a container.
+        # From inside, nobody can kill or stop the first process of a container, or take its network away.
         if kind == "frozen":
             self._engine.post(f"{place}/pause")
             time.sleep(seconds)
@@ -54,8 +54,10 @@ class ContainerAccess:
         elif kind == "links":
             for network in self._engine.get(f"{place}/json")["NetworkSettings"]["Networks"]:
                 self._engine.post(f"/networks/{network}/disconnect", {"Container": self._container, "Force": True})
+        elif kind in ("lost", "notice"):
+            self._engine.post(f"{place}/kill", signal="SIGKILL" if kind == "lost" else "SIGTERM")
         else:
-            self._engine.post(f"{place}/kill", signal="SIGTERM" if kind == "notice" else "SIGKILL")
+            return self.run(fault_words(kind, seconds))
         return 0
 
     def words(self, command: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ Exit codes: 0 if each run with a fault gave the undisturbed run's results, 1 if 
 @click.option("--fault", "faults", multiple=True, metavar="FAULT", help="only this fault; may be given several times")
 @click.option("--across", metavar="TYPES", help="the instance types to rehearse on, as local_process,local")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="a copy of the report, an HTML file")
-@click.option("--yes", is_flag=True, help="start jobs of ml.*, which AWS bills, without asking")
+@click.option("--yes", is_flag=True, help="start jobs of ml.*, which AWS bills")
 @json_option("the result as one JSON object; progress on stderr")
 @click.pass_obj
 def command(
