@@ -78,8 +78,8 @@ def rehearse_request(
         )
     if (billed := [stage.name for stage in stages if stage.backend.name == _SERVICE]) and not yes:
         raise OptionError(
-            f"a rehearsal on {billed[0]} is up to {2 + 2 * len(wanted)} training jobs, each of which AWS bills; say that "
-            "you want them with --yes, or yes=True, or rehearse on local, in the same image"
+            f"a rehearsal on {billed[0]} is up to {2 + 2 * len(wanted)} training jobs, each of which AWS bills; say "
+            "that you want them with --yes, or yes=True, or rehearse on local, in the same image"
         )
     make_folder(find_home(), name)
     return rehearse(name, stages, wanted, _submit, Console(sys.stderr).say)

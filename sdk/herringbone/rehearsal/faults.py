@@ -19,6 +19,7 @@ UNDISTURBED = "undisturbed"
 _SERVICE = "sagemaker"
 # The codes of `herringbone_entry.faults.Done`, which another package has.
 _REASONS = {
+    0: "",
     10: "its process was not found on the host, or the job was over before",
     11: "the host does not allow it: it needs Linux, and for a cut link the right to trace the job's processes",
     12: "no save came in time: let the script save more often, or run longer",
@@ -119,10 +120,8 @@ def impossible(fault: Fault, request: JobRequest, backend: str) -> str:
 def reason(code: int) -> str:
     """Return why the program on the host has caused nothing, "" for 0.
 
-    >>> reason(1)
-    'the program on the host ended with code 1: its image may have an earlier release of Herringbone, or none'
+    >>> reason(0), reason(1)
+    ('', 'the program on the host ended with code 1: its image may have an earlier release of Herringbone, or none')
     """
-    unknown = (
-        f"the program on the host ended with code {code}: its image may have an earlier release of Herringbone, or none"
-    )
-    return _REASONS.get(code, unknown)
+    unknown = f"the program on the host ended with code {code}: its image may have an earlier release of Herringbone"
+    return _REASONS.get(code, f"{unknown}, or none")
