@@ -31,9 +31,9 @@ from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, UNFINISHE
 from herringbone_contract.checkpoint.verification import newest_tag, verify
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import open_regular, replacing, sync
+from herringbone_parallel.core.checkpoint_plan import Described, PlannedFile, safetensors_file
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, plain, type_name
-from herringbone_parallel.torch.checkpoint.plan import Described, PlannedFile, safetensors_file
 from herringbone_parallel.torch.checkpoint.reading import Reader
 from herringbone_parallel.torch.checkpoint.saving import Contents, Saver, note_newest
 from herringbone_parallel.torch.checkpoint.writing import in_place, write

@@ -39,10 +39,10 @@ from herringbone_contract.checkpoint.manifest import (
 )
 from herringbone_contract.checkpoint.verification import hidden, hidden_tag
 from herringbone_contract.files import sync, write_whole
+from herringbone_parallel.core.checkpoint_plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.background import Background
 from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_by_name, type_name
-from herringbone_parallel.torch.checkpoint.plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.states import GROUPS, Flat, encode, flatten, merge_groups
 from herringbone_parallel.torch.checkpoint.writing import (
     Staged,

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from herringbone_contract.checkpoint.manifest import Chunk, File
+from herringbone_parallel.core.checkpoint_plan import Described, PlannedFile
 from herringbone_parallel.torch.checkpoint.pieces import Piece, as_bytes
-from herringbone_parallel.torch.checkpoint.plan import Described, PlannedFile
 
 # The data is written and summed in such parts, while it is in the processor's cache.
 _PART_BYTES = 1 << 20
