@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 def share(order: Sequence[int], consumed: int, ranks: int, rank: int, drop_last: bool) -> list[int]:
@@ -91,3 +91,23 @@ def merged(order: Sequence[int], begun: Begun, places: Iterable[Reader]) -> Begu
 def _left(order: Sequence[int], begun: Begun) -> list[Opened]:
     known = begun.done | {one.shard for one in begun.open}
     return [*begun.open, *(Opened(shard, 0) for shard in order if shard not in known)]
+
+
+def turns(length: int, consumed: int, ranks: int, drop_last: bool) -> int:
+    """Return how many samples each rank takes of an epoch of which the first `consumed` were used: those of `share`.
+
+    >>> turns(5, 2, 2, drop_last=False), turns(5, 2, 2, drop_last=True)
+    (2, 1)
+    """
+    return (length - consumed) // ranks if drop_last else -(-(length - consumed) // ranks)
+
+
+def place_of(length: int, consumed: int, ranks: int, rank: int, turn: Any) -> Any:
+    """Return the place in the epoch's order of the sample that a rank takes at a turn, or of an array of turns.
+
+    >>> [place_of(5, 2, 2, 1, turn) for turn in range(2)]
+    [3, 0]
+
+    It finds single samples of `share`, which makes the list of all.
+    """
+    return (consumed + rank + ranks * turn) % length

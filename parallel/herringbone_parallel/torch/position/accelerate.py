@@ -37,7 +37,7 @@ def loaders() -> None:
 
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807 - its name
         tracker = prepared.tracker_of(self)
-        return iterate(self) if tracker is None else tracker.batches(self, iterate, None)  # type: ignore[no-any-return]
+        return iterate(self) if tracker is None else tracker.batches(self, iterate, None)
 
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
         if prepared.tracker_of(dataloader) is None:

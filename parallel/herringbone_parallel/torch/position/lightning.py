@@ -18,16 +18,17 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils.data import DistributedSampler
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import Hook, named_in, require
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.checks import check
-from herringbone_parallel.torch.position.loader import Begin, Place, Tracker, follow
+from herringbone_parallel.torch.position.loader import follow
+from herringbone_parallel.torch.position.orders import Samples
 from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
 from herringbone_parallel.torch.position.rank_places import RankPlace, notice, put
+from herringbone_parallel.torch.position.tracker import Begin, Tracker
 
 _KEY = "herringbone"
 _WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
@@ -85,28 +86,32 @@ class LightningTracker(Tracker):
 
     def of_checkpoint(self, *, is_over: bool) -> LoaderPlace:
         """Return the place behind the batches that Lightning has taken; `is_over` at the end of its epoch."""
-        begin = self.begin()
-        place = Place(self.epoch + 1, 0, self.ranks, self._length) if is_over else self.place()
+        begin, place = self.begin(), self.place()
         if is_over:
+            place = msgspec.structs.replace(place, epoch=self.epoch + 1, samples=0)
             begin = Begin(begin.creation, None) if begin is not None and self._keeps_iterator else None
-        return LoaderPlace(place, begin, None, getattr(self.sampler, "epoch", 0) + is_over, None)
+        return LoaderPlace(place, begin, None, getattr(self._sampler, "epoch", 0) + is_over, None)
 
     def go_on(self, known: LoaderPlace, numbers: Numbers) -> int:
         """Let the next pass go on from a checkpoint's place; return the number of batches that this rank has left."""
         self.resume(known.place, known.begin)
         self._numbers = numbers
-        if hasattr(self.sampler, "set_epoch"):
+        if hasattr(self._sampler, "set_epoch"):
             # Lightning does so after workers have been asked for the first batches.
-            self.sampler.set_epoch(known.iteration)
-        rest, total = self._length - known.place.samples, self._batch_size * self.ranks
-        return rest // total if self.batch_sampler.drop_last else -(-rest // total)
+            self._sampler.set_epoch(known.iteration)
+        assert isinstance(self.order, Samples)
+        return self.order.left(known.place.samples)
+
+    @property
+    def _sampler(self) -> Any:
+        return getattr(self.order, "sampler", None)
 
     def take(self, mark: object) -> None:
         """Count a batch as taken and used."""
         super().take(mark)
         self.step()
 
-    def iterate(self, make: Callable[[], Any], is_kept: bool) -> Iterator[Any]:
+    def iterate(self, make: Callable[[], Any], is_kept: bool) -> tuple[Any, object]:
         """Begin an epoch; Lightning makes an iterator, and after some restarts a second one in its place."""
         if self._open is not None and not self.taken:
             self.close(self._open, is_over=False)
@@ -114,9 +119,9 @@ class LightningTracker(Tracker):
             self._numbers.restore(again=True)
         return super().iterate(make, is_kept)
 
-    def counted(self, inner: Any) -> Iterator[Any]:
+    def counted(self, inner: Any, mark: object) -> Iterator[Any]:
         """Yield the batches; before the first one, the numbers are those of the checkpoint."""
-        batches, is_first = super().counted(inner), self._began is not None and self._before > 0
+        batches, is_first = super().counted(inner, mark), self._began is not None and self._before > 0
         if is_first and self._numbers is not None:
             self._numbers.restore(again=True)
         yield from batches
@@ -155,7 +160,7 @@ def _follow(loop: Any) -> None:
 def _trackers(loop: Any) -> list[LightningTracker]:
     loaders = loop._combined_loader.flattened if loop._combined_loader is not None else []
     trackers = [getattr(loader, "_herringbone_tracker", None) for loader in loaders]
-    return [] if None in trackers else trackers
+    return [tracker for tracker in trackers if tracker is not None] if None not in trackers else []
 
 
 def _own(loop: Any, trackers: list[LightningTracker]) -> torch.Tensor | None:

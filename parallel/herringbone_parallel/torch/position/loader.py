@@ -41,7 +41,7 @@ def follow(loader: DataLoader[Any], tracker: Follower) -> Follower:
         loader.__class__ = _tracked(type(loader))
     # Of an iterator that was made before, nobody knows the begin.
     loader._iterator = None
-    loader._herringbone_tracker = tracker  # type: ignore[attr-defined]
+    loader._herringbone_tracker = tracker
     return tracker
 
 

@@ -32,6 +32,7 @@ class Samples:
         batches = self._batch_sampler
         self.sampler: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
         self.size = getattr(batches, "batch_size", None) or 1
+        self._drops_last = bool(getattr(batches, "drop_last", False))
         # The objects that may draw the order.
         self.drawing = [self.sampler]
 
@@ -66,6 +67,11 @@ class Samples:
     def used(self, before: int, batches: int) -> int:
         """Return the place behind so many batches of each rank."""
         return min(before + batches * self.size * self.ranks, self.length)
+
+    def left(self, used: int) -> int:
+        """Return the number of batches that a rank has from a place to the epoch's end."""
+        rest, total = self.length - used, self.size * self.ranks
+        return rest // total if self._drops_last else -(-rest // total)
 
     def place_of(self, before: int, batch: int) -> int:
         """Return the place of the first sample in a batch of this rank."""

@@ -75,6 +75,7 @@ class _Order(Samples):
         # As accelerate's own `set_sampler` does; where nobody calls that, the outer one has none.
         outer.sampler = self._inner.sampler
         super().__init__(loader)
+        self._drops_last = self._inner.drop_last
         if self._shards is not None and outer.split_batches:
             self.size //= outer.num_processes
 
@@ -87,11 +88,6 @@ class _Order(Samples):
         """Return the place of the first sample in a batch of this rank."""
         rank = 0 if self._shards is None else self._shards.process_index
         return before + (rank + batch * self.ranks) * self.size
-
-    def left(self, samples: int) -> int:
-        """Return the number of batches that a rank has from a place to the epoch's end."""
-        rest, total = self.length - samples, self.size * self.ranks
-        return rest // total if self._inner.drop_last else -(-rest // total)
 
     def check_ranks(self, ranks: int) -> None:
         """Do nothing: the order does not depend on the number of ranks. [4]"""
@@ -111,7 +107,7 @@ class _Order(Samples):
     def _rest(self, before: int) -> Iterable[int]:
         """Return what is left of the order, behind the batches from which accelerate fills the last ones."""
         if self._shards is None or not before:
-            return islice(self.sampler, before, None) if before else self.sampler  # type: ignore[no-any-return]
+            return islice(self.sampler, before, None) if before else self.sampler
         order, total = iter(self.sampler), self.size * self.ranks
         first = list(islice(order, total))
         rest = chain(first[before:], islice(order, max(before - total, 0), None))
@@ -300,7 +296,7 @@ class Skipped:
         return tracker.batches(loader, original, batches)
 
     def __len__(self) -> int:
-        return max(len(self._herringbone[0]) - self._herringbone[2], 0)
+        return max(len(self._herringbone[0]) - int(self._herringbone[2]), 0)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

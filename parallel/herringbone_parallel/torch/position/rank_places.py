@@ -59,7 +59,7 @@ def take(ranks: int, loaders: Sequence[Any]) -> RankPlace | None:
         return None
     try:
         places = [
-            tracker and tracker.of_checkpoint(loader.iteration)
+            None if tracker is None else tracker.of_checkpoint(loader.iteration)
             for tracker, loader in zip(trackers, loaders, strict=True)
         ]
     except ParallelError as error:
