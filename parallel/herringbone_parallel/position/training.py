@@ -8,55 +8,24 @@ rank 0 writes   <part>/<name>           arrays of each part; its own count
 from __future__ import annotations
 
 import os
-import random
 import warnings
 import zlib
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from herringbone_contract.checkpoint.verification import checkpoint_path, newest_complete, newest_tag, read_manifest
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.position.checkpoint import dtype_of, read, write
+from herringbone_parallel.position.checkpoint import read, write
+from herringbone_parallel.position.parts import Array, Kept, Part, packed, unpacked
 
-Array = np.ndarray[Any, Any]
 Result = TypeVar("Result")
 _NUMBERS = ".numbers"
-
-
-class Kept(NamedTuple):
-    """The content of a checkpoint for one part."""
-
-    arrays: dict[str, Array]
-    values: Any
-
-
-class Part:
-    """A part of a training."""
-
-    def arrays(self) -> dict[str, Array]:
-        """Return the arrays that are equal on all ranks."""
-        return {}
-
-    def own(self) -> dict[str, Array]:
-        """Return the arrays that may differ."""
-        return {}
-
-    def values(self) -> Any:
-        """Return numbers and texts."""
-        return None
-
-    def put(self, kept: Kept) -> None:
-        """Go on with what a checkpoint has. Raises `ParallelError` where that does not fit."""
-        raise NotImplementedError
-
-    def reseed(self, numbers: Callable[[int], Array]) -> None:
-        """Draw from here on what nobody has drawn, on other ranks than those of the checkpoint."""
 
 
 class Peers(NamedTuple):
@@ -81,24 +50,6 @@ class Peers(NamedTuple):
             if said is not None:
                 raise ParallelError(f"rank {rank} cannot {doing}: {said}")
         return [answer for _, answer in answers]
-
-
-class Random(Part):
-    """The random numbers of this process: Python's and NumPy's."""
-
-    def values(self) -> Any:
-        kind, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())
-        return {"python": random.getstate(), "numpy": [kind, keys.tobytes(), *rest]}
-
-    def put(self, kept: Kept) -> None:
-        version, numbers, gauss = kept.values["python"]
-        random.setstate((version, tuple(numbers), gauss))
-        kind, keys, *rest = kept.values["numpy"]
-        np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
-
-    def reseed(self, numbers: Callable[[int], Array]) -> None:
-        random.seed(numbers(4).tobytes())
-        np.random.seed(numbers(4).astype(np.uint32))
 
 
 class Found(NamedTuple):
@@ -129,12 +80,12 @@ class Saver:
             return {key: _sum(value) for key, value in own.items()} if peers.size > 1 else {}
 
         sums = peers.agree(take, "save")
-        other = {key: _packed(own[key]) for key, value in sums[peers.rank].items() if value != sums[0].get(key)}
+        other = {key: packed(own[key]) for key, value in sums[peers.rank].items() if value != sums[0].get(key)}
         mine: list[Any] = [msgspec.msgpack.encode(numbers), other]
         everyone = peers.agree(lambda: mine, "save")
         for rank, (its, differing) in enumerate(everyone):
             arrays[f".own/{rank}/{_NUMBERS}"] = np.frombuffer(its, np.uint8)
-            arrays |= {f".own/{rank}/{key}": _unpacked(value) for key, value in differing.items()}
+            arrays |= {f".own/{rank}/{key}": unpacked(value) for key, value in differing.items()}
         content = {**extra, "ranks": peers.size}
 
         def written() -> None:
@@ -198,41 +149,6 @@ class Saver:
         if not folder:
             raise ParallelError("Training(folder=...) is missing: SM_CHECKPOINT_DIR is set in a job only")
         return Path(folder)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as numbers, texts, lists and dicts. Raises `TypeError` for one that is none of them."""
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    if isinstance(value, dict):
-        return {"pairs": [[plain(key), plain(one)] for key, one in value.items()]}
-    if isinstance(value, np.ndarray):
-        return {"array": _packed(value)}
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise TypeError(type(value).__qualname__)
-
-
-def unplain(value: Any) -> Any:
-    """Return the value that `plain` was given; of a tuple a list, of a scalar of NumPy's a number."""
-    if isinstance(value, list):
-        return [unplain(one) for one in value]
-    if isinstance(value, dict):
-        if "array" in value:
-            return _unpacked(value["array"]).copy()
-        return {unplain(key): unplain(one) for key, one in value["pairs"]}
-    return value
-
-
-def _packed(array: Array) -> list[Any]:
-    return [array.dtype.name, list(array.shape), np.ascontiguousarray(array).tobytes()]
-
-
-def _unpacked(packed: list[Any]) -> Array:
-    name, shape, data = packed
-    return np.frombuffer(data, dtype_of(name)).reshape(shape)
 
 
 def _sum(array: Array) -> int:

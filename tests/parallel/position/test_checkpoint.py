@@ -13,7 +13,8 @@ import pytest
 from herringbone_contract.checkpoint.verification import hidden, listing, newest_complete, read_manifest, verify
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.position.checkpoint import read, write
-from herringbone_parallel.position.training import Kept, Part, Peers, Saver
+from herringbone_parallel.position.parts import Kept, Part
+from herringbone_parallel.position.training import Peers, Saver
 from herringbone_parallel.torch.checkpoint.api import read_plain
 
 ARRAYS: dict[str, Any] = {

@@ -13,8 +13,18 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.position.samples import Order
-from herringbone_parallel.position.training import Array, Kept, Part, Random, plain, unplain
+from herringbone_parallel.position.parts import (
+    Array,
+    Attributes,
+    Fresh,
+    Kept,
+    Part,
+    Place,
+    Random,
+    Variable,
+    Variables,
+    set_python,
+)
 from herringbone_parallel.tensorflow.position.samples import Samples
 
 _PIPELINES = "herringbone_parallel.tensorflow.model_parallel"
@@ -34,19 +44,20 @@ def part_of(name: str, value: Any, build: Callable[[], None]) -> Part:
     if isinstance(value, Samples):
         return Place(value.order)
     if isinstance(value, keras.callbacks.Callback):
-        return Attributes(name, value)
-    if isinstance(value, keras.Model):
-        return Variables(name, lambda: value.variables, lambda: _ids(value.trainable_variables), build)
-    if isinstance(value, keras.optimizers.Optimizer):
-        return Variables(name, lambda: value.variables, lambda: _ids(value.variables), build)
-    if isinstance(value, (tf.Variable, keras.Variable)):
-        return Variables(name, lambda: [value], set, build)
-    if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
-        return Variables(name, lambda: [value.state], set, build)
-    if isinstance(value, (keras.layers.Layer, keras.metrics.Metric, tf.Module)):
-        return Variables(name, lambda: value.variables, set, build)
+        # Keras sets them, and the last two again from the first metrics.
+        return Attributes(name, value, ("params", "_model", "monitor_op", "min_delta"))
     if isinstance(value, tf.data.Iterator):
         return Iterator(name, value)
+    if isinstance(value, keras.Model):
+        return TensorFlowVariables(name, lambda: value.variables, build, lambda: value.trainable_variables)
+    if isinstance(value, keras.optimizers.Optimizer):
+        return TensorFlowVariables(name, lambda: value.variables, build, lambda: value.variables)
+    if isinstance(value, (tf.Variable, keras.Variable)):
+        return TensorFlowVariables(name, lambda: [value], build)
+    if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
+        return TensorFlowVariables(name, lambda: [value.state], build)
+    if isinstance(value, (keras.layers.Layer, keras.metrics.Metric, tf.Module)):
+        return TensorFlowVariables(name, lambda: value.variables, build)
     kind = type(value).__qualname__
     if isinstance(value, tf.data.Dataset):
         raise ParallelError(
@@ -59,99 +70,23 @@ def part_of(name: str, value: Any, build: Callable[[], None]) -> Part:
     )
 
 
-class Variables(Part):
-    """Variables in an order that does not change; those in `shared` are equal on all ranks."""
+class TensorFlowVariables(Variables):
+    """Variables of TensorFlow or Keras; those in `shared` are equal on all ranks."""
 
     def __init__(
         self,
         name: str,
         variables: Callable[[], Sequence[Any]],
-        shared: Callable[[], set[int]],
         build: Callable[[], None],
+        shared: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
-        self._name, self._variables, self._shared, self._build = name, variables, shared, build
+        super().__init__(name, lambda: _described(variables(), {id(one) for one in shared()}), build)
 
-    def arrays(self) -> dict[str, Array]:
-        return self._values(True)
-
-    def own(self) -> dict[str, Array]:
-        return self._values(False)
-
-    def put(self, kept: Kept) -> None:
-        saved = [value for _, value in sorted(kept.arrays.items(), key=lambda item: int(item[0].split(":")[0]))]
-        if len(self._variables()) != len(saved):
-            self._build()
-        variables = self._variables()
-        shapes = [(tuple(value.shape), value.dtype.name) for value in saved]
-        here = [(tuple(variable.shape), tf.as_dtype(variable.dtype).name) for variable in variables]
-        if shapes != here:
-            differs = next((pair for pair in zip(shapes, here, strict=False) if pair[0] != pair[1]), "no others")
-            raise ParallelError(
-                f"the checkpoint's part {self._name!r} has {len(shapes)} variables, and {len(here)} here; first"
-                f" difference: {differs}. Make the same model, optimizer and metrics"
-            )
-        for variable, value in zip(variables, saved, strict=True):
-            variable.assign(value)
-
-    def reseed(self, numbers: Callable[[int], Array]) -> None:
-        for number, variable in enumerate(self._variables()):
-            if _path(variable).endswith(_SEED):
-                variable.assign(tf.cast(numbers(8)[number % 8 : number % 8 + 1].repeat(2) % 2**31, variable.dtype))
-
-    def _values(self, is_shared: bool) -> dict[str, Array]:
-        shared = self._shared()
-        return {
-            f"{number}:{_path(variable)}": np.asarray(variable.numpy())
-            for number, variable in enumerate(self._variables())
-            if (id(variable) in shared) == is_shared
-        }
-
-
-class Place(Part):
-    """The place in the order of samples."""
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-
-    def values(self) -> Any:
-        return self._order.take()
-
-    def put(self, kept: Kept) -> None:
-        self._order.put(kept.values)
-
-
-class Attributes(Part):
-    """Numbers, texts and arrays that a callback changes of itself during the training."""
-
-    def __init__(self, name: str, callback: Any) -> None:
-        self._name, self._callback = name, callback
-        self._first = self._present()
-
-    def values(self) -> Any:
-        # What the script sets and the training does not change is the script's.
-        changed = {name: value for name, value in self._present().items() if value != self._first.get(name)}
-        if lost := [name for name, value in changed.items() if isinstance(value, type)]:
-            raise ParallelError(
-                f"the callback {self._name!r} keeps a {changed[lost[0]].__qualname__} in {lost[0]!r}, which no"
-                " checkpoint has: a callback that is a part keeps numbers, texts and arrays. Leave the part out if it"
-                " begins anew"
-            )
-        return changed
-
-    def put(self, kept: Kept) -> None:
-        for name, value in kept.values.items():
-            setattr(self._callback, name, unplain(value))
-
-    def _present(self) -> dict[str, Any]:
-        kept = {}
-        for name, value in vars(self._callback).items():
-            # Keras sets them, and the second two again from the first metrics.
-            if name not in ("params", "_model", "monitor_op", "min_delta"):
-                try:
-                    kept[name] = plain(value)
-                except TypeError:
-                    kept[name] = type(value)
-        return kept
+    def reseed(self, numbers: Fresh) -> None:
+        for count, variable in enumerate(self._variables()):
+            if variable.name.endswith(_SEED):
+                # A layer's own number, because they may have been made with one seed.
+                variable.assign([int(numbers(1)[0] + count) % 2**31, 0])
 
 
 class Iterator(Part):
@@ -177,7 +112,7 @@ class Iterator(Part):
         state = tf.io.parse_tensor(kept.arrays["iterator"].tobytes(), tf.variant)
         tf.raw_ops.DeserializeIterator(resource_handle=self._iterator._iterator_resource, serialized=state)
 
-    def reseed(self, numbers: Callable[[int], Array]) -> None:  # noqa: ARG002 - there is no such place
+    def reseed(self, numbers: Fresh) -> None:  # noqa: ARG002 - there is no such place
         raise ParallelError(
             f"the iterator {self._name!r} has its place on the number of ranks that wrote it only: give Samples(...),"
             " which goes on on any"
@@ -206,10 +141,9 @@ class AllRandom(Random):
             if values[name] is not None:
                 one.state.assign(values[name])
         if values["eager"] is not None and (eager := context.context()._rng) is not None:
-            version, numbers, gauss = values["eager"]
-            eager.setstate((version, tuple(numbers), gauss))
+            set_python(eager, values["eager"])
 
-    def reseed(self, numbers: Callable[[int], Array]) -> None:
+    def reseed(self, numbers: Fresh) -> None:
         super().reseed(numbers)
         first, second, third, *_ = numbers(8) % 2**31
         tf.random.set_seed(int(first))
@@ -227,9 +161,15 @@ def _generators() -> dict[str, Any]:
     }
 
 
-def _path(variable: Any) -> str:
-    return str(getattr(variable, "path", variable.name))
-
-
-def _ids(variables: Sequence[Any]) -> set[int]:
-    return {id(variable) for variable in variables}
+def _described(variables: Sequence[Any], shared: set[int]) -> list[Variable]:
+    return [
+        Variable(
+            str(getattr(one, "path", one.name)),
+            one.shape,
+            tf.as_dtype(one.dtype).name,
+            id(one) in shared,
+            one.numpy,
+            one.assign,
+        )
+        for one in variables
+    ]

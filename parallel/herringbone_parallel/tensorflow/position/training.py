@@ -17,9 +17,10 @@ import keras
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.position.parts import Attributes
 from herringbone_parallel.position.training import Found, Peers, Saver
 from herringbone_parallel.tensorflow.position import ranks
-from herringbone_parallel.tensorflow.position.parts import AllRandom, Attributes, Variables, part_of
+from herringbone_parallel.tensorflow.position.parts import AllRandom, TensorFlowVariables, part_of
 from herringbone_parallel.tensorflow.position.samples import Samples
 
 _METRICS, _OPTIMIZER, _RANDOM = ".metrics", ".optimizer", ".random"
@@ -108,7 +109,7 @@ class Training(keras.callbacks.Callback):
         if all(one is not model for one in self._given.values()):
             parts["model"] = part_of("model", model, self._build)
         if model.compiled:
-            parts[_METRICS] = Variables(_METRICS, lambda: model.metrics_variables, set, self._build)
+            parts[_METRICS] = TensorFlowVariables(_METRICS, lambda: model.metrics_variables, self._build)
             if all(one is not model.optimizer for one in self._optimizers):
                 parts[_OPTIMIZER] = part_of(_OPTIMIZER, model.optimizer, self._build)
                 self._optimizers.append(model.optimizer)
