@@ -47,7 +47,7 @@ class Order:
         self._length, self._batch_size, self._drop_last = length, batch_size, drop_last
         self._ranks, self._rank = ranks, rank
         self._order = order or (self._shuffled if shuffle else lambda _: np.arange(length))
-        self._seed = seed
+        self.seed = seed
         self._kept: tuple[int, Array] | None = None
         self.epoch = 0
         # Samples of this epoch that all ranks had used before this process began.
@@ -66,7 +66,7 @@ class Order:
         first = number * self._batch_size
         last = min(first + self._batch_size, turns(self._length, self.before, self._ranks, self._drop_last))
         places = place_of(self._length, self.before, self._ranks, self._rank, np.arange(first, last))
-        key = np.random.RandomState([self._seed % 2**32, self.epoch]).randint(2**31 - 1)
+        key = np.random.RandomState([self.seed % 2**32, self.epoch]).randint(2**31 - 1)
         return self._indices()[places], np.stack([np.full(len(places), key), places], axis=1)
 
     def pass_through(self, steps: Callable[[], Any]) -> Iterator[int]:
@@ -114,7 +114,7 @@ class Order:
             )
 
     def _shuffled(self, epoch: int) -> Array:
-        return np.random.RandomState([self._seed % 2**32, self._seed // 2**32, epoch]).permutation(self._length)
+        return np.random.RandomState([self.seed % 2**32, self.seed // 2**32, epoch]).permutation(self._length)
 
     def _indices(self) -> Array:
         if self._kept is None or self._kept[0] != self.epoch:

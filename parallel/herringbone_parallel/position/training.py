@@ -12,7 +12,6 @@ import warnings
 import zlib
 from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +21,7 @@ import numpy as np
 from herringbone_contract.checkpoint.verification import checkpoint_path, newest_complete, newest_tag, read_manifest
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.position.checkpoint import read, write
-from herringbone_parallel.position.parts import Array, Kept, Part, packed, unpacked
+from herringbone_parallel.position.parts import Array, Kept, Part, drawn, packed, unpacked
 
 Result = TypeVar("Result")
 _NUMBERS = ".numbers"
@@ -126,7 +125,7 @@ class Saver:
                 self.parts[name].put(Kept(part, found.numbers[name]))
                 if not found.is_same:
                     seed = found.numbers, found.extra["step"], peers.rank, name
-                    self.parts[name].reseed(partial(_draw, seed))
+                    self.parts[name].reseed(partial(drawn, seed))
 
         peers.agree(put, "resume")
 
@@ -153,9 +152,3 @@ class Saver:
 
 def _sum(array: Array) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def _draw(seed: Any, count: int) -> Array:
-    """Return up to 8 numbers of 63 bits that depend on the seed only."""
-    digest = blake2b(repr(seed).encode(), digest_size=8 * count).digest()
-    return np.frombuffer(digest, np.int64) & (2**63 - 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,29 @@ def digest(model: keras.Model) -> str:
 
 def loop(folder: str, log: str, stop: int = 0, order: str = "last", options: Any = None) -> list[Any]:
     """Train by Keras's `fit`; `stop` is a step at which it ends as if killed, or 0."""
+    return _fit(folder, log, stop, order, dict(options or {}), keras.optimizers.Adam(0.01))
+
+
+def replicated(folder: str, log: str, stop: int = 0) -> list[Any]:
+    """Train by `fit` on the ranks of the data-parallel library."""
+    sdp.init()
+    try:
+        return _fit(folder, f"{log}-{sdp.rank()}", stop, "last", {}, sdp.DistributedOptimizer(keras.optimizers.Adam(0.01)))
+    finally:
+        sdp.shutdown()
+
+
+def mirrored(folder: str, log: str, stop: int, cluster: str, rank: int) -> list[Any]:
+    """Train by `fit` in a strategy of several workers."""
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": cluster}, "task": {"type": "worker", "index": rank}})
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        return _fit(folder, f"{log}-{rank}", stop, "last", {}, keras.optimizers.Adam(0.01))
+
+
+def _fit(folder: str, log: str, stop: int, order: str, options: dict[str, Any], optimizer: Any) -> list[Any]:
     model = network(0.3)
-    options = dict(options or {})
     steps = options.pop("steps_per_execution", 1)
-    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], steps_per_execution=steps)
+    model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=steps)
     data = Samples(SAMPLES, read, batch_size=4, seed=3, **options)
     plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=0, min_delta=10)
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)
