@@ -76,7 +76,9 @@ def replicated(folder: str, log: str, stop: int = 0) -> list[Any]:
     """Train by `fit` on the ranks of the data-parallel library."""
     sdp.init()
     try:
-        return _fit(folder, f"{log}-{sdp.rank()}", stop, "last", {}, sdp.DistributedOptimizer(keras.optimizers.Adam(0.01)))
+        return _fit(
+            folder, f"{log}-{sdp.rank()}", stop, "last", {}, sdp.DistributedOptimizer(keras.optimizers.Adam(0.01))
+        )
     finally:
         sdp.shutdown()
 
