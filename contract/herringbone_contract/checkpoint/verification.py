@@ -10,9 +10,10 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from herringbone_contract.checkpoint.manifest import (
@@ -113,15 +114,17 @@ def hidden_tag(path: Path) -> str:
     return path.name[1:].rpartition(".")[0].rpartition(".")[0]
 
 
-def newest_complete(folder: Path) -> tuple[Listed, str | None]:
+def newest_complete(folder: Path, passed: Mapping[str, str] = MappingProxyType({})) -> tuple[Listed, str | None]:
     """Return the newest complete checkpoint, and the reason when it is not the one that `newest` names.
 
-    Raises `ParallelError` when there is none.
+    `passed` are the tags of those that are damaged, each with the reason. Raises `ParallelError` when there is none.
     """
     newest = newest_tag(folder)
     if newest is None:
         raise ParallelError(f"{folder} has no file `{NEWEST}`, so no checkpoint; or give its `tag`")
     try:
+        if passed:
+            raise ParallelError("; ".join(passed.values()))
         # The file may come from elsewhere; it must not lead out of the folder.
         path = checkpoint_path(folder, checked_tag(newest))
         manifest = read_manifest(path)
@@ -130,7 +133,11 @@ def newest_complete(folder: Path) -> tuple[Listed, str | None]:
             return Listed(newest, path, True, manifest, None), None
     except ParallelError as error:
         problem = str(error)
-    complete = [entry for entry in listing(folder) if entry.manifest is not None and entry.problem is None]
+    complete = [
+        entry
+        for entry in listing(folder)
+        if entry.manifest is not None and entry.problem is None and entry.tag not in passed
+    ]
     if not complete:
         raise ParallelError(f"{problem}; {folder} has no complete checkpoint")
     return complete[-1], problem

@@ -26,11 +26,12 @@ from herringbone_parallel.torch.checkpoint.background import Background
 from herringbone_parallel.torch.checkpoint.loading import Loaded, load_into
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import Piece, flat_pieces
-from herringbone_parallel.torch.checkpoint.reading import Reader, find
+from herringbone_parallel.torch.checkpoint.reading import DamagedError, Reader, find
 from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
 
 __all__ = [
     "Contents",
+    "DamagedError",
     "Loaded",
     "Peers",
     "PendingSave",
@@ -143,8 +144,8 @@ def load(
 
     Without a `tag`, the newest complete one; a reader counts as the tag of its checkpoint, which is not read again.
     `state` may hold less than the checkpoint. Numbers of `state` (an optimizer's `step`) and its parameter groups are
-    replaced in place. Raises `ParallelError` on every rank, before anything is changed, when files are missing, torn,
-    damaged or of another model.
+    replaced in place. Raises `ParallelError` on every rank, before anything is changed, when no checkpoint is whole,
+    that of the `tag` is damaged, or it is of another model.
     """
     finalize()
     return load_into(Path(folder), state, tag, Peers.default() if peers is None else peers)

@@ -11,7 +11,7 @@ import torch
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import pieces_by_name
-from herringbone_parallel.torch.checkpoint.reading import Reader
+from herringbone_parallel.torch.checkpoint.reading import DamagedError, Reader, pass_over
 from herringbone_parallel.torch.checkpoint.states import flatten
 
 
@@ -31,7 +31,7 @@ def load_into(folder: Path, state: Mapping[str, Any], tag: str | Reader | None, 
     """Read a checkpoint into a state; see `api.load`."""
 
     def check() -> _Found:
-        reader = tag if isinstance(tag, Reader) else Reader.find(folder, tag)
+        reader = tag if isinstance(tag, Reader) else Reader.find(folder, tag, passed)
         flat = flatten(state)
         pieces = pieces_by_name(flat.tensors)
         if absent := [name for name, _ in pieces if name not in reader.manifest.tensors]:
@@ -40,8 +40,16 @@ def load_into(folder: Path, state: Mapping[str, Any], tag: str | Reader | None, 
         _check_groups(reader, flat.groups)
         return _Found(reader, views, flat.paths)
 
-    # Nothing is changed before all ranks have checked what they read.
-    mine, saves = peers.agree_same(check, "resume", lambda found: found.reader.manifest.save)
+    # Nothing is changed before all ranks have checked what they read. What some rank finds damaged counts as absent.
+    passed: dict[str, str] = {}
+    while True:
+        try:
+            mine, saves = peers.agree_same(check, "resume", lambda found: found.reader.manifest.save)
+            break
+        except Exception as error:
+            pass_over(error, passed, peers.gather)
+            if tag is not None:
+                raise DamagedError(*next(iter(passed.items()))) from error
     if len(saves) > 1:
         raise ParallelError(
             f"the ranks have found different checkpoints in {folder}: the saves {sorted(saves)}. Bring the files of all"

@@ -7,8 +7,9 @@ import math
 import mmap
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,6 +26,26 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import open_regular
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, box, overlap
 from herringbone_parallel.torch.checkpoint.states import decode, nest
+
+
+class DamagedError(ParallelError):
+    """The checkpoint `tag` has other content than was saved."""
+
+    def __init__(self, tag: str, text: str) -> None:
+        super().__init__(text)
+        self.tag = tag
+
+
+def pass_over(error: Exception, passed: dict[str, str], gather: Callable[[Any], list[Any]]) -> None:
+    """Add the checkpoints that some rank has found damaged to `passed`, on all ranks; where none has, raise the error.
+
+    Every rank must call: each has an error, its own or that of another rank.
+    """
+    own = (error.tag, str(error)) if isinstance(error, DamagedError) else None
+    damages = [damage for damage in gather(own) if damage is not None]
+    if not damages:
+        raise error
+    passed.update(damages)
 
 
 def find(folder: Path, tag: str | None = None) -> Path:
@@ -48,24 +69,27 @@ class Reader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._open(path, read_manifest(path))
+        self._open(path, read_manifest(path), path.name)
         if problems := missing(path, self.manifest):
             others = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
-            raise ParallelError(problems[0].text + others)
+            raise DamagedError(self.tag, problems[0].text + others)
 
     @classmethod
-    def find(cls, folder: Path, tag: str | None = None) -> Reader:
-        """Return `Reader(find(folder, tag))`, for which the manifest and the headers are read once, not twice."""
+    def find(cls, folder: Path, tag: str | None = None, passed: Mapping[str, str] = MappingProxyType({})) -> Reader:
+        """Return `Reader(find(folder, tag))`, for which the manifest and the headers are read once, not twice.
+
+        Without a tag, the newest one that is not among `passed`, which map tags to reasons.
+        """
         if tag is not None:
             return cls(checkpoint_path(folder, tag))
-        newest = _newest(folder)
+        newest = _newest(folder, passed)
         assert newest.manifest is not None
         reader = cls.__new__(cls)
-        reader._open(newest.path, newest.manifest)
+        reader._open(newest.path, newest.manifest, newest.tag)
         return reader
 
-    def _open(self, path: Path, manifest: Manifest) -> None:
-        self.path, self.manifest = path, manifest
+    def _open(self, path: Path, manifest: Manifest, tag: str) -> None:
+        self.path, self.manifest, self.tag = path, manifest, tag
         self._files: dict[str, mmap.mmap] = {}
         self._checked: set[tuple[str, int]] = set()
 
@@ -158,7 +182,7 @@ class Reader:
         with open_regular(self.path / USER_CONTENT) as stream:
             content = stream.read()
         if zlib.crc32(content) != file.head_crc32:
-            raise ParallelError(f"{self.path / USER_CONTENT} is damaged: its checksum differs")
+            raise DamagedError(self.tag, f"{self.path / USER_CONTENT} is damaged: its checksum differs")
         # Not from the path, whose file may be another one by now.
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
 
@@ -178,7 +202,7 @@ class Reader:
         if (chunk.file, chunk.start) not in self._checked:
             size = entry.bytes_of(chunk)
             if zlib.crc32(memoryview(data)[chunk.start : chunk.start + size]) != chunk.crc32:
-                raise ParallelError(f"{self.path / chunk.file} is damaged: the checksum differs of {name!r}")
+                raise DamagedError(self.tag, f"{self.path / chunk.file} is damaged: the checksum differs of {name!r}")
             self._checked.add((chunk.file, chunk.start))
         return torch.frombuffer(data, dtype=dtype, count=count, offset=chunk.start).view(chunk.sizes)
 
@@ -191,8 +215,8 @@ class Reader:
         return self._files[name]
 
 
-def _newest(folder: Path) -> Listed:
-    newest, problem = newest_complete(folder)
+def _newest(folder: Path, passed: Mapping[str, str] = MappingProxyType({})) -> Listed:
+    newest, problem = newest_complete(folder, passed)
     if problem is not None:
         warnings.warn(f"{problem}; the checkpoint {newest.tag!r} is used instead", stacklevel=3)
     return newest

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from herringbone_contract.checkpoint.verification import newest_tag
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint import api
+from herringbone_parallel.torch.checkpoint.reading import pass_over
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import optimizer_states, random_state
 from herringbone_parallel.torch.position.loader import track
@@ -148,17 +149,8 @@ class Training:
             return False
         # A save in the background may be the one to resume from.
         api.finalize()
-        reader = peers.agree(lambda: api.Reader.find(folder, tag), "resume")
+        reader, state, divided = self._loaded(folder, tag, peers)
         extra = reader.extra
-        if not isinstance(extra, dict) or "optimizers" not in extra:
-            raise ParallelError(
-                f"the checkpoint {reader.manifest.tag!r} has no places of loaders: Training.save wrote it not"
-            )
-        for name, optimizer in self._optimizers.items():
-            optimizer_states.check_kind(name, optimizer, extra["optimizers"].get(name))
-        divided = None if self._pipeline is None else peers.agree(partial(self._pipeline.read, reader), "resume")
-        state = self._state(reader)
-        loaded = api.load(folder, state, reader, peers=peers)
         for name, model in self._models.items():
             states.set_model_state_dict(model, state[name])
         for name, owner in self._owners.items():
@@ -167,10 +159,40 @@ class Training:
             self._pipeline.load(divided)
         for name, part in self._others.items():
             saved = _of(extra["others"], name)
-            part.load_state_dict(decode(saved, lambda name: loaded.reader.tensor(f"{_LARGE}.{name}")))
+            part.load_state_dict(decode(saved, lambda name: reader.tensor(f"{_LARGE}.{name}")))
         # One rank alone may have other data.
-        peers.agree(lambda: self._go_on(extra, loaded.reader, peers), "resume")
+        peers.agree(lambda: self._go_on(extra, reader, peers), "resume")
         return True
+
+    def _loaded(self, folder: Path, tag: str | None, peers: Any) -> tuple[Any, dict[str, Any], Any]:
+        """Return the reader of a checkpoint, its states, and what a pipeline's rank has of it.
+
+        Without a tag, it passes over those that a rank finds damaged.
+        """
+        passed: dict[str, str] = {}
+        while True:
+            reader = peers.agree(lambda: api.Reader.find(folder, tag, passed), "resume")
+            kinds = reader.extra.get("optimizers") if isinstance(reader.extra, dict) else None
+            if kinds is None:
+                raise ParallelError(
+                    f"the checkpoint {reader.tag!r} has no places of loaders: Training.save wrote it not"
+                )
+            for name, optimizer in self._optimizers.items():
+                optimizer_states.check_kind(name, optimizer, kinds.get(name))
+            state = self._state(reader)
+            # For their checksums: what follows the load reads them, and does not go back.
+            others = [name for name in reader.names if name.startswith((_OWN, _LARGE))]
+            unused = {name: torch.empty(reader.shape(name), dtype=torch.uint8) for name in others}
+            try:
+                divided = (
+                    None if self._pipeline is None else peers.agree(partial(self._pipeline.read, reader), "resume")
+                )
+                api.load(folder, {**state, **unused}, reader, peers=peers)
+                return reader, state, divided
+            except Exception as error:
+                pass_over(error, passed, peers.gather)
+                if tag is not None:
+                    raise
 
     def _go_on(self, extra: dict[str, Any], reader: Any, peers: Any) -> None:
         is_same = extra["ranks"] == peers.size

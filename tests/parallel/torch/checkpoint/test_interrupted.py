@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,33 @@ def test_damage_is_named_by_verify_and_by_load(tmp_path: Path, saved: Path, dama
         return float(state["model"]["weight"].tensor.sum())
 
     assert thread_ranks.run(2, load) == [0, 0], "nothing is changed"
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "foreign", "header", "type", "values"])
+def test_all_ranks_go_on_from_the_newest_one_that_is_whole(tmp_path: Path, saved: Path, damage: str) -> None:
+    harm, _, message = DAMAGES[damage]
+    folder = Path(shutil.copytree(saved, tmp_path / "copy"))
+    harm(folder / "step-2")
+
+    def load(peers: Peers) -> tuple[str, float]:
+        state = state_at(0, peers.rank)
+        loaded = checkpoint.load(folder, state, peers=peers)
+        return loaded.tag, float(state["model"]["weight"].tensor.unique())
+
+    with pytest.warns(UserWarning, match=f"(?s)({message}).*'step-1' is used instead"):
+        assert thread_ranks.run(2, load) == [("step-1", 1.0)] * 2
+    # With its tag, or when all are damaged, all ranks have the error.
+    invert(folder / "step-1/rank-00000.safetensors", -1)
+
+    def fail(peers: Peers) -> None:
+        with pytest.raises(ParallelError, match=r"step-1/rank-00000.* is damaged.* has no complete checkpoint"):
+            checkpoint.load(folder, state_at(0, peers.rank), peers=peers)
+        with pytest.raises(checkpoint.DamagedError, match=r"step-1/rank-00000.* is damaged"):
+            checkpoint.load(folder, state_at(0, peers.rank), "step-1", peers=peers)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        thread_ranks.run(2, fail)
 
 
 @pytest.mark.parametrize(

@@ -262,19 +262,29 @@ def test_a_bad_checkpoint_is_named_on_every_rank_and_changes_nothing(
         assert re.search(message, text), text
 
 
-def resume_after_a_lost_file(folder: str) -> str:
+def resume_from_the_earlier_one(folder: str, problem: str) -> str:
     import herringbone_parallel.torch.model_parallel.api as smp
 
     build("Tied")
-    with pytest.warns(UserWarning, match=r"is missing.*'earlier_partial' is used instead"):
+    with pytest.warns(UserWarning, match=f"{problem}.*'earlier_partial' is used instead"):
         smp.resume_from_checkpoint(folder)
     return "resumed"
 
 
-def test_a_newest_checkpoint_that_lacks_a_file_counts_as_absent(ranks: Ranks, tmp_path: Path, saved: Path) -> None:
+@pytest.mark.parametrize("problem", ["is missing", "is damaged: the checksum differs"])
+def test_a_newest_checkpoint_that_is_not_whole_counts_as_absent(
+    ranks: Ranks, tmp_path: Path, saved: Path, problem: str
+) -> None:
     checkpoint = shutil.copytree(saved, tmp_path / "checkpoint")
-    (checkpoint / f"mid_{SECOND}").unlink()
-    assert ranks.run(resume_after_a_lost_file, dict(TWO), str(checkpoint)) == ["resumed"] * 2
+    file = checkpoint / f"mid_{SECOND}"
+    if problem == "is missing":
+        file.unlink()
+    else:
+        # One value, which only the second rank reads: both pass over the checkpoint.
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    assert ranks.run(resume_from_the_earlier_one, dict(TWO), str(checkpoint), problem) == ["resumed"] * 2
 
 
 def resume_from_own_folders(folder: str) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from herringbone_contract.checkpoint.verification import read_manifest
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position.training import Training
@@ -125,6 +126,43 @@ def test_a_step_that_a_scaler_passes_over_has_used_its_samples(tmp_path: Path) -
     training.save("two")
     assert Training(folder=tmp_path, model=model, optimizer=optimizer, loader=loader, scaler=scaler).resume("two")
     assert scaler.get_scale() == 2.0**9
+
+
+class Average:
+    """A part with a large tensor in its state."""
+
+    def __init__(self) -> None:
+        self.values = torch.ones(5000)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"weight": self.values}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.values = state["weight"]
+
+
+@pytest.mark.parametrize("tensor", ["model.weight", ".own.0", ".large.average.weight"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, tensor: str) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = {"model": model, "optimizer": optimizer, "average": Average()}
+    training = Training(folder=tmp_path, **parts)
+    for _ in range(2):
+        optimizer.step()
+        training.save()
+    manifest = read_manifest(tmp_path / "step-2")
+    (chunk,) = manifest.tensors[tensor].chunks
+    content = bytearray((tmp_path / "step-2" / chunk.file).read_bytes())
+    content[chunk.start] ^= 1
+    (tmp_path / "step-2" / chunk.file).write_bytes(content)
+    again = Training(folder=tmp_path, **parts)
+    with pytest.warns(
+        UserWarning, match=f"the checksum differs of '{tensor}'; the checkpoint 'step-1' is used instead"
+    ):
+        assert again.resume()
+    assert again.step == 1
+    with pytest.raises(ParallelError, match="is damaged"):
+        again.resume("step-2")
 
 
 def test_a_save_changes_nothing(tmp_path: Path) -> None:

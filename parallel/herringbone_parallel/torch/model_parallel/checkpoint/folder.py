@@ -74,14 +74,16 @@ class CheckpointFolder:
             )
         return name.removesuffix(_PARTIAL)
 
-    def reader(self, tag: str, newest: bool) -> Reader | None:
+    def reader(self, tag: str, newest: bool, passed: Mapping[str, str]) -> Reader | None:
         """Return the reader of a partial checkpoint of today's form, None for one of the earlier form.
 
-        With `newest`, an incomplete checkpoint counts as absent, and the one before it is read.
+        With `newest`, one that is incomplete, or among `passed`, counts as absent, and the one before it is read.
         """
         if any(self.partial(tag).glob("model_*.pt")):
             return None
-        path = find(self.path, None if newest else self.partial(tag).name)
+        if newest:
+            return Reader.find(self.path, passed=passed)
+        path = find(self.path, self.partial(tag).name)
         return Reader(path) if path.exists() else None
 
     def note_newest(self, tag: str, partial: bool) -> None:

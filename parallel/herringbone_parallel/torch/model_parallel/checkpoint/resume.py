@@ -12,6 +12,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.job_folders import checkpoint_dir
 from herringbone_parallel.torch.checkpoint import api as shared_form
+from herringbone_parallel.torch.checkpoint.reading import pass_over
 from herringbone_parallel.torch.checkpoint.states import nest
 from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, state
 from herringbone_parallel.torch.model_parallel.checkpoint import own_parts
@@ -140,9 +141,9 @@ def resume_from_checkpoint(
     # A save in the background may be the one to resume from.
     shared_form.finalize()
 
-    def read() -> Checkpoint:
+    def read(passed: Mapping[str, str]) -> Checkpoint:
         resumed_tag = folder.newest_tag(partial) if tag is None else tag
-        reader = folder.reader(resumed_tag, newest=tag is None) if partial else None
+        reader = folder.reader(resumed_tag, tag is None, passed) if partial else None
         safe = None if partial else safetensors_of(folder.full(resumed_tag))
         if reader is not None:
             content = read_new_form(reader, model, "" if optimizer is None else "optimizer")
@@ -166,7 +167,7 @@ def resume_from_checkpoint(
             content = content._replace(user_content=read_whole(extra, map_location="cpu", weights_only=False))
         return content
 
-    checkpoint = _on_every_rank(read)
+    checkpoint = _newest_on_every_rank(read) if tag is None else _on_every_rank(lambda: read({}))
     saves = sorted(set(communication.allgather(checkpoint.save, CommGroup.WORLD)))
     if len(saves) > 1:
         # Such as hosts with folders of their own, of which some lack the newest checkpoint.
@@ -301,6 +302,16 @@ def check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
                 f"the checkpoint is of another model: {name!r} has shape {list(saved.shape)}, the model's"
                 f" {list(shapes[name])}"
             )
+
+
+def _newest_on_every_rank(read: Callable[[Mapping[str, str]], Result]) -> Result:
+    """Like `_on_every_rank`, without the checkpoints that a rank has found damaged, which `read` gets."""
+    passed: dict[str, str] = {}
+    while True:
+        try:
+            return _on_every_rank(lambda: read(passed))
+        except Exception as error:  # noqa: BLE001  every rank has one, and raises it again
+            pass_over(error, passed, lambda own: communication.allgather(own, CommGroup.WORLD))
 
 
 def _on_every_rank(read: Callable[[], Result]) -> Result:
