@@ -23,9 +23,7 @@ def plain(sampler: Any) -> dict[str, Any]:
 
 def check(loader: DataLoader[Any]) -> None:
     """Raise `ParallelError` for a loader whose order nobody can repeat."""
-    if is_stateful(loader):
-        return
-    if type(loader).__iter__ is not DataLoader.__iter__:
+    if not is_torchs(loader, DataLoader) and type(loader).__iter__ is not DataLoader.__iter__:
         raise ParallelError(f"{type(loader).__name__} has an __iter__ of its own, which nobody can enter in its middle")
     if not getattr(loader, "in_order", True):
         raise ParallelError("in_order=False gives batches in the order in which they arrive, which nobody can repeat")
@@ -36,16 +34,16 @@ def check(loader: DataLoader[Any]) -> None:
         raise ParallelError("with workers, and without a batch_size, samples have no place: give the DataLoader one")
     batches: Any = loader.batch_sampler
     own: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
-    if batches is not None and type(batches) is not BatchSampler:
+    if batches is not None and not is_torchs(batches, BatchSampler):
         _check_sampler(batches)
     elif not hasattr(own, "__len__"):
         raise ParallelError(f"the sampler {type(own).__name__} has no __len__, so nobody knows where its epoch ends")
     _check_sampler(own)
 
 
-def is_stateful(part: Any) -> bool:
-    """Say whether an object has a state of its own."""
-    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
+def is_torchs(part: Any, kind: type) -> bool:
+    """Say whether an object is of a class of torch's, or of torchdata's that does the same."""
+    return type(part) is kind or (isinstance(part, kind) and type(part).__module__.startswith("torchdata."))
 
 
 def _check_sampler(sampler: Any) -> None:
@@ -66,7 +64,7 @@ def _check_sampler(sampler: Any) -> None:
 def _check_stream(loader: DataLoader[Any]) -> None:
     dataset: Any = loader.dataset
     name = type(dataset).__name__
-    if not is_stateful(dataset):
+    if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
         raise ParallelError(
             f"the IterableDataset {name} has no state_dict and load_state_dict, so nobody knows its place: give it"
             " both, or read whole files with herringbone_parallel.torch.position.api.Shards"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -87,10 +88,13 @@ class _Primed:
 def _tracked(cls: Any) -> Any:
     """Return a loader's class that also tells its tracker."""
 
+    # torchdata's loader keeps states of its workers in iterators of its own, which fit no other number of workers.
+    base = DataLoader if cls.__module__.startswith("torchdata.") else cls
+
     class Tracked(cls):  # type: ignore[misc]
         def __iter__(self) -> Any:
             tracker = self._herringbone_tracker
-            return tracker.counted(*tracker.iterate(super().__iter__, self._iterator is not None))
+            return tracker.counted(*tracker.iterate(partial(base.__iter__, self), self._iterator is not None))
 
         def _get_iterator(self) -> Any:
             tracker = self._herringbone_tracker
@@ -99,7 +103,7 @@ def _tracked(cls: Any) -> Any:
             else:
                 replacing = replaced(self, Seeded(self.dataset)) if self.num_workers else nullcontext()
             with replacing:
-                return super()._get_iterator()
+                return base._get_iterator(self)
 
         @property
         def _index_sampler(self) -> Any:

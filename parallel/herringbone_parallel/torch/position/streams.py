@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader, get_worker_info
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import random_state
-from herringbone_parallel.torch.position.checks import is_stateful
 from herringbone_parallel.torch.position.seeded import Seeded, replaced
 
 
@@ -45,8 +44,6 @@ class Stream:
         self._dataset: Any = loader.dataset
         self._workers = loader.num_workers
         self._size = loader.batch_size or 1
-        # torchdata's StatefulDataLoader keeps the states of its workers itself.
-        self._loader: Any = loader if is_stateful(loader) else None
         self._next: StreamState | None = None
         # The state at the begin of an epoch, which a dataset does not return to by itself.
         self._fresh: Any = None
@@ -54,7 +51,7 @@ class Stream:
     @property
     def replicas(self) -> int:
         """The readers that the dataset is divided among, as far as it is known; 0 if it is not."""
-        return getattr(self._dataset, "num_replicas", 0) if self._loader is None else 0
+        return getattr(self._dataset, "num_replicas", 0)  # type: ignore[no-any-return]
 
     @property
     def ranks(self) -> int:
@@ -92,17 +89,13 @@ class Stream:
 
     def between(self) -> StreamState | None:
         """Return what a dataset keeps from epoch to epoch, where the script names the epoch by no set_epoch."""
-        if self._loader is None and not self._workers and not hasattr(self._dataset, "set_epoch"):
+        if not self._workers and not hasattr(self._dataset, "set_epoch"):
             return StreamState(0, 0, {0: _packed(0, False, self._dataset.state_dict(), type(self._dataset).__name__)})
         return None
 
     def begin(self, state: StreamState | None) -> None:
         """Let the next iterator begin from a state, or anew."""
         self._next = state
-        if self._loader is not None:
-            if state is not None:
-                self._loader.load_state_dict(_unpacked(state.states[0])[2])
-            return
         if self._fresh is not None:
             self._dataset.load_state_dict(self._fresh)
             self._fresh = None
@@ -111,16 +104,11 @@ class Stream:
 
     def replaced(self, loader: DataLoader[Any], epoch: int) -> AbstractContextManager[None]:
         """Let the iterator that is made inside read the dataset from its state on, and mark its batches."""
-        if self._loader is not None:
-            return nullcontext()
         dataset = _Streamed(self._dataset, epoch, self._next, self._size)
         return replaced(loader, dataset, _Marking(dataset, loader.collate_fn))
 
     def unpacked(self, batch: Any, state: StreamState | None) -> tuple[Any, StreamState | None, bool]:
         """Return a batch as the loop takes it, the state behind it, and False for none that the loop takes."""
-        if self._loader is not None:
-            content = _packed(0, False, self._loader.state_dict(), type(self._loader).__name__)
-            return batch, StreamState(self._workers, 0, {0: content}), True
         states = {} if state is None else state.states
         if not batch.state:
             return None, state, False

@@ -23,7 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.position import random_state
-from herringbone_parallel.torch.position.checks import is_stateful
+from herringbone_parallel.torch.position.checks import is_torchs
 from herringbone_parallel.torch.position.orders import Batches, Samples
 from herringbone_parallel.torch.position.random_state import RandomState
 from herringbone_parallel.torch.position.streams import Stream, StreamState
@@ -292,11 +292,7 @@ class _Batches:
 
 
 def _order(loader: DataLoader[Any]) -> Samples | Stream:
-    # torchdata's loader keeps the place of a dataset with indices, too.
-    if isinstance(loader.dataset, IterableDataset) or is_stateful(loader):
+    if isinstance(loader.dataset, IterableDataset):
         return Stream(loader)
-    return (
-        Samples(loader)
-        if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
-        else Batches(loader)
-    )
+    batches = loader.batch_sampler
+    return Samples(loader) if batches is None or is_torchs(batches, BatchSampler) else Batches(loader)

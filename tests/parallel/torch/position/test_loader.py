@@ -101,13 +101,15 @@ def a_part(_dataset: Any) -> dict[str, Any]:
 Made = Callable[[Any], dict[str, Any]]
 
 
-def train(made: Made, *, stop: int = 0, saved: Any = None, **options: Any) -> tuple[list[Any], Any]:
+def train(
+    made: Made, *, stop: int = 0, saved: Any = None, kind: type[DataLoader[Any]] = DataLoader, **options: Any
+) -> tuple[list[Any], Any]:
     """Train three epochs, or to the step `stop`, or from what was saved there; return what it saw, and the place."""
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)
     dataset = Augmented()
-    loader: DataLoader[Any] = DataLoader(dataset, **made(dataset), **options)
+    loader: DataLoader[Any] = kind(dataset, **made(dataset), **options)
     tracker = track(loader)
     first = 0
     if saved is not None:

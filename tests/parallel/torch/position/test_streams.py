@@ -60,11 +60,13 @@ def shards(ranks: int = 1, rank: int = 0) -> Shards:
     return Shards(sorted(FILES), read, seed=3, num_replicas=ranks, rank=rank)
 
 
-def train(dataset: Any, *, stop: int = 0, saved: Any = None, epochs: int = 2, **options: Any) -> tuple[list[Any], Any]:
+def train(
+    dataset: Any, *, stop: int = 0, saved: Any = None, epochs: int = 2, kind: Any = DataLoader, **options: Any
+) -> tuple[list[Any], Any]:
     """Train to an epoch, or to the step `stop`, or from what was saved; return what it saw, and the place."""
     torch.manual_seed(3)
     random.seed(3)
-    loader: DataLoader[Any] = DataLoader(dataset, collate_fn=list, **options)
+    loader: DataLoader[Any] = kind(dataset, collate_fn=list, **options)
     tracker = track(loader)
     first = 0
     if saved is not None:
