@@ -13,6 +13,7 @@ may have folders of their own: then one rank of each host does [4], and each fol
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import secrets
@@ -38,10 +39,11 @@ from herringbone_contract.checkpoint.manifest import (
     to_json,
 )
 from herringbone_contract.checkpoint.verification import hidden, hidden_tag
+from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import sync, write_whole
 from herringbone_parallel.core.checkpoint_plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.background import Background
-from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt
+from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, Result, attempt
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_by_name, type_name
 from herringbone_parallel.torch.checkpoint.states import GROUPS, Flat, encode, flatten, merge_groups
 from herringbone_parallel.torch.checkpoint.writing import (
@@ -251,12 +253,24 @@ class _Job:
         peers = self._peers
         try:
             # In the background, too: a folder waits for the disk where others write.
-            peers.agree_same(self._make_folder, "save", lambda _: "")
-            parts = peers.agree_all(self._write, "save")
+            peers.agree_same(lambda: self._on_disk(self._make_folder), "save", lambda _: "")
+            parts = peers.agree_all(lambda: self._on_disk(self._write), "save")
             peers.agree(lambda: self._complete(parts), "save")
         except BaseException:
             self.discard()
             raise
+
+    def _on_disk(self, call: Callable[[], Result]) -> Result:
+        """Call, and name the folder and the remedy where the disk refuses."""
+        try:
+            return call()
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "free space there, or keep fewer checkpoints" if full else "let this user write there"
+            raise ParallelError(
+                f"the checkpoint {self._tag!r} cannot be written into {self._folder}: {error.strerror or error}."
+                f" Earlier checkpoints stay; {remedy}, or give another folder"
+            ) from error
 
     def discard(self) -> None:
         """Remove what was written."""
@@ -289,6 +303,11 @@ class _Job:
     def _complete(self, parts: list[tuple[Written, _Description]]) -> None:
         if not self._manages:
             return
+        self._on_disk(lambda: self._finish(parts))
+        if self._on_complete is not None:
+            self._on_complete()
+
+    def _finish(self, parts: list[tuple[Written, _Description]]) -> None:
         (self._path / _SHARED).unlink(missing_ok=True)
         # This syncs the names of all files in the folder, too.
         write_whole(self._path / MANIFEST, to_json(self._manifest(parts)), mode=0o666, synced=True)
@@ -300,8 +319,6 @@ class _Job:
         sync(self._folder)
         note_newest(self._folder, self._tag)
         self._clean()
-        if self._on_complete is not None:
-            self._on_complete()
 
     def _clean(self) -> None:
         """Remove the hidden folders of saves that were killed."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint import state_dict as states
 from torch.optim import Optimizer
 
 from herringbone_contract.checkpoint.manifest import Tensor
@@ -79,5 +80,14 @@ def _empty(name: str, parameter: torch.Tensor, entry: Tensor) -> torch.Tensor:
 
 
 def _names(model: nn.Module) -> dict[int, str]:
-    # DistributedDataParallel's prefix is none of the model's: a checkpoint goes on without it.
-    return {id(parameter): name.removeprefix("module.") for name, parameter in model.named_parameters()}
+    """Return the names as torch's model states have them: without those of wrappers and compilers."""
+    names = {}
+    for name, parameter in model.named_parameters():
+        whole = states._get_fqns(model, name)
+        if len(whole) != 1:
+            raise ParallelError(
+                "FullyShardedDataParallel joins parameters into flat ones, whose states fit no other number of ranks:"
+                " wrap the model by torch's fully_shard"
+            )
+        [names[id(parameter)]] = whole
+    return names

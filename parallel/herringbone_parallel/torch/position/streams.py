@@ -51,7 +51,7 @@ class Stream:
     @property
     def replicas(self) -> int:
         """The readers that the dataset is divided among, as far as it is known; 0 if it is not."""
-        return getattr(self._dataset, "num_replicas", 0)  # type: ignore[no-any-return]
+        return getattr(self._dataset, "num_replicas", 0)
 
     @property
     def ranks(self) -> int:
