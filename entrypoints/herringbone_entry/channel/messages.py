@@ -270,6 +270,8 @@ class Finish(TypedDict):
     failure: str | None
 
 
+# The coordinator passes these on from host to host.
+Passed = Spawn | DaemonEnded | Removed
 Event = (
     Ready
     | Checked
@@ -280,28 +282,11 @@ Event = (
     | ServerEnded
     | Stop
     | Kill
-    | Spawn
-    | DaemonEnded
     | Moved
     | Steps
     | StacksWanted
     | RankStacks
     | RankRecord
-    | Removed
+    | Passed
 )
-Order = (
-    Check
-    | Say
-    | Emit
-    | LookAtStacks
-    | Start
-    | Stop
-    | Release
-    | Abort
-    | Hurry
-    | Kill
-    | Spawn
-    | DaemonEnded
-    | Removed
-    | Finish
-)
+Order = Check | Say | Emit | LookAtStacks | Start | Stop | Release | Abort | Hurry | Kill | Passed | Finish

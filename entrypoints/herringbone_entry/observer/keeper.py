@@ -41,6 +41,10 @@ _TRAINER_STATE = "trainer_state.json"
 _MAX_STATE_BYTES = 1 << 26
 # A file that names a checkpoint, such as `newest` or DeepSpeed's `latest`, holds one word.
 _MAX_POINTER_BYTES = 1024
+# The step of a checkpoint, where its name has one: Hugging Face's Trainer calls it `checkpoint-N`.
+_STEP = re.compile(r"(?<![a-z])(?:step|iter|iteration)[-_=.]?(\d+)|^checkpoint-(\d+)$", re.IGNORECASE)
+# Files get the time of the kernel's last tick, which may be before that of a metric.
+_TICK_SECONDS = 0.01
 _MAX_VALUES = 100_000
 _MAX_REMOVED = 1000
 
@@ -64,8 +68,8 @@ class Keeper(Checkpoints):
         self._known = {
             name: mark for name, mark in self._known.items() if mark[1] < since or written.get(name) == mark[1]
         }
-        # (time, value) of the metric, in the order of arrival.
-        self._points: list[tuple[float, float]] = []
+        # The values of the metric, in the order of arrival.
+        self._points: list[Point] = []
         # Entries that have settled, and removals of other hosts, since the thread was started.
         self._settled: set[str] = set()
         self._ordered: dict[str, str] = {}
@@ -81,7 +85,7 @@ class Keeper(Checkpoints):
         self._said: set[str] = set()
 
     def heard(self, points: Sequence[Point]) -> None:
-        self._points += [(point.time, point.value) for point in points if point.name == self._keep.metric]
+        self._points += [point for point in points if point.name == self._keep.metric]
         del self._points[:-_MAX_VALUES]
 
     def obey(self, order: Mapping[str, str]) -> None:
@@ -117,20 +121,21 @@ class Keeper(Checkpoints):
         removals, self._removals = self._removals, []
         return removals
 
-    def _work(self, points: list[tuple[float, float]]) -> None:
+    def _work(self, points: list[Point]) -> None:
         try:
             with safe_tree.folder(self._folder) as top:
-                times = {name: mark[1] for name, mark in self._look().items()}
+                # Names that are no UTF-8 would be in no ledger.
+                names = {name: mark for name, mark in self._look().items() if name == printable(name)}
+                times = {name: mark[1] for name, mark in names.items()}
                 self._pending &= times.keys()
                 units = _units(top, times)
-                self._verify(top, times, units, sorted(points))
+                self._verify(top, times, units)
+                self._rate(times, points)
                 self._remove_all(top, times, units)
         except Exception as error:  # noqa: BLE001 - a folder of others; the job goes on, and nothing more is removed now
             self._say(f"{type(error).__name__}: {error}")
 
-    def _verify(
-        self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]], points: list[tuple[float, float]]
-    ) -> None:
+    def _verify(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> None:
         ledger = self._ledger
         ledger.written.update({name: times[name] for name in self._pending})
         if not self._leads:
@@ -141,16 +146,30 @@ class Keeper(Checkpoints):
         for name in sorted(self._pending):
             if name not in known:
                 if name.endswith(SUFFIXES) or Path(self._folder, name).is_dir():
-                    self._say(f"{name} is no checkpoint by its name or its content, so it is never removed")
+                    self._say(f"{name} is no checkpoint by its name or its content, so it is not removed")
             elif ledger.whole.get(name) != times[name]:
-                if not self._is_whole(top, name):
-                    # It may grow for longer than two looks.
-                    self._say(f"{name} is not whole, or of a form that cannot be verified; it does not count yet")
-                    continue
-                ledger.whole[name] = times[name]
-                if place := bisect_right(points, times[name] / 1e9, key=lambda point: point[0]):
-                    ledger.values[name] = points[place - 1][1]
+                if self._is_whole(top, name):
+                    ledger.whole[name] = times[name]
+                    ledger.values.pop(name, None)
+                else:
+                    self._say(f"{name} is not whole, or of a form that cannot be verified; it does not count")
+                    if not safe_tree.exists(top, f"{name}/{MANIFEST}"):
+                        # It may grow for longer than two looks; ours is complete or absent, and long to read.
+                        continue
             self._pending.discard(name)
+
+    def _rate(self, times: Mapping[str, int], points: list[Point]) -> None:
+        """Note the metric's value of each checkpoint: that of its step, or the last one before it was written."""
+        values, by_step = self._ledger.values, {point.step: point.value for point in points}
+        points.sort(key=lambda point: point.time)
+        for name in self._ledger.whole.keys() & times.keys():
+            match = _STEP.search(name)
+            step = int(match[1] or match[2]) if match is not None else None
+            place = bisect_right(points, times[name] / 1e9 + _TICK_SECONDS, key=lambda point: point.time)
+            if step is not None and step in by_step:
+                values[name] = by_step[step]
+            elif place:
+                values.setdefault(name, points[place - 1].value)
 
     def _remove_all(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> None:
         ledger = self._ledger
@@ -158,11 +177,19 @@ class Keeper(Checkpoints):
         self._files = {unit: len(units[unit]) for unit in self._files.keys() & units.keys()}
         candidates = {unit: self._candidate(unit, names, times) for unit, names in units.items()}
         self._files |= {unit: len(units[unit]) for unit, one in candidates.items() if unit[0] == "#" and one.is_whole}
-        for unit, after in self._chosen(candidates, units, _named(top) | {self._best}):
-            self._remove(top, units[unit], units[after], times)
+        chosen = self._chosen(candidates, units, _named(top) | {self._best})
+        ledger.removed |= {name: units[after] for unit, after in chosen for name in units[unit]}
+        # Before the renames: whoever goes on after a kill knows what they have hidden.
+        self._write_ledger()
+        for unit, after in chosen:
+            try:
+                is_removed = self._remove(top, units[unit], times)
+            except OSError as error:
+                self._say(f"{', '.join(units[unit])} cannot be removed: {error.strerror}")
+                continue
             path, successor = (", ".join(units[one])[:MAX_NAME_CHARS] for one in (unit, after))
             event = {"kind": "removed", "t": time.time(), "path": path, "successor": successor}
-            self._removals.append({**event, "unit": unit, "after": after})
+            self._removals += [{**event, "unit": unit, "after": after}] * is_removed
         for facts in (ledger.written, ledger.whole, ledger.values):
             for name in facts.keys() - times.keys():
                 del facts[name]
@@ -184,7 +211,7 @@ class Keeper(Checkpoints):
             max(times[name] for name in names) / 1e9,
             is_ours=all(written.get(name) == times[name] for name in names),
             is_whole=len(names) >= fewest and all(whole.get(name) == times[name] for name in names),
-            value=next((values[name] for name in names if name in values), None),
+            value=next((value for name in names if (value := values.get(name)) is not None), None),
         )
 
     def _chosen(
@@ -210,15 +237,15 @@ class Keeper(Checkpoints):
                 chosen.append((unit, after))
         return chosen
 
-    def _remove(self, top: int, names: list[str], after: list[str], times: Mapping[str, int]) -> None:
+    def _remove(self, top: int, names: list[str], times: Mapping[str, int]) -> bool:
         marks = self._look()
+        # The script may have removed it, or written it anew, since the last look.
+        names = [name for name in names if name in marks and marks[name][1] == times[name]]
         for name in names:
-            # The script may have removed it, or written it anew, since the last look.
             with contextlib.suppress(FileNotFoundError):
-                if name in marks and marks[name][1] == times[name]:
-                    os.rename(name, _hidden(name), src_dir_fd=top, dst_dir_fd=top)
-                    self._ledger.removed[name] = after
+                os.rename(name, _hidden(name), src_dir_fd=top, dst_dir_fd=top)
         self._sweep(top)
+        return bool(names)
 
     def _sweep(self, top: int) -> None:
         """Remove what a rename has hidden, also before this process began."""
@@ -228,17 +255,20 @@ class Keeper(Checkpoints):
                 safe_tree.remove(top, _hidden(name))
 
     def _is_whole(self, top: int, name: str) -> bool:
-        if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
-            return _is_file_whole(top, name)
-        if safe_tree.exists(top, f"{name}/{MANIFEST}"):
-            return _is_saved_whole(Path(self._folder, name), self._host)
-        with safe_tree.folder(top, name) as inside:
-            files = [entry.name for entry in safe_tree.walk(inside) if entry.name.endswith((*SUFFIXES, ".bin"))]
-            state = json.loads(safe_tree.read_file(inside, _TRAINER_STATE, limit=_MAX_STATE_BYTES))
-            is_whole = bool(files) and all(_is_file_whole(inside, file) for file in files)
-            os.fsync(inside)
-        if is_whole and isinstance(best := state.get("best_model_checkpoint"), str):
-            self._best = PurePath(best).name
+        try:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
+                return _is_file_whole(top, name)
+            if safe_tree.exists(top, f"{name}/{MANIFEST}"):
+                return _is_saved_whole(Path(self._folder, name), self._host)
+            with safe_tree.folder(top, name) as inside:
+                files = [entry.name for entry in safe_tree.walk(inside) if entry.name.endswith((*SUFFIXES, ".bin"))]
+                state = json.loads(safe_tree.read_file(inside, _TRAINER_STATE, limit=_MAX_STATE_BYTES))
+                is_whole = bool(files) and all(_is_file_whole(inside, file) for file in files)
+                os.fsync(inside)
+            if is_whole and isinstance(best := state.get("best_model_checkpoint"), str):
+                self._best = PurePath(best).name
+        except (OSError, ValueError, AttributeError, RecursionError, ParallelError):
+            return False
         return is_whole
 
     def _say(self, text: str) -> None:
@@ -290,11 +320,8 @@ def _is_file_whole(top: int, name: str) -> bool:
 
 def _is_saved_whole(path: Path, host: str) -> bool:
     """Verify a checkpoint of our form; files of hosts with folders of their own are theirs to verify."""
-    try:
-        manifest = read_manifest(path)
-        problems = verify(path, manifest)
-    except ParallelError:
-        return False
+    manifest = read_manifest(path)
+    problems = verify(path, manifest)
     missing = {problem.file for problem in problems if problem.kind == "missing"}
     elsewhere = {
         owner

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from herringbone_contract.events.format import EVENT_MARK, encode, parse
+from herringbone_contract.masking import printable
 from herringbone_entry import processes
 from herringbone_entry.channel.reserved_port import StatusListener
 from herringbone_entry.host_context import HostContext
@@ -140,7 +141,8 @@ class ObserverSidecar:
         for line in lines.splitlines() if b'"removed"' in lines else ():
             event = parse(line)
             if event is not None and event["kind"] == "removed":
-                self._context.log(f"checkpoint {event['path']} is removed, because {event['successor']} is whole")
+                why = f"checkpoint {event['path']} is removed, because {event['successor']} is whole"
+                self._context.log(printable(why))
                 self._context.report({"kind": "removed", "unit": event["unit"], "after": event["after"]})
 
     def _start(self) -> None:

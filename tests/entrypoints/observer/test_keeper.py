@@ -165,6 +165,41 @@ def test_the_best_by_the_metric_before_the_save_stays_over_attempts(tmp_path: Pa
     assert [event["path"] for event in job.look()] == ["step-3.pt"]
 
 
+def test_the_value_of_its_step_counts_also_after_the_save(tmp_path: Path) -> None:
+    job = Job(tmp_path, BEST)
+    for step, value in ((1, 0.5), (2, 0.25), (3, 0.75)):
+        torch_file(tmp_path / f"step-{step}.pt", 10 * step)
+        job.keeper.heard([Point(10.0 * step + 5, "loss", value, step)])
+        job.look()
+    torch_file(tmp_path / "step-4.pt", 40)
+    job.look()
+    assert job.left() == ["step-2.pt", "step-4.pt"]
+
+
+def test_what_cannot_be_removed_is_named_and_keeps_nobody_else(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"last": 1})
+    # Hidden, its name is longer than the file system allows.
+    names = [f"{'a' * 240}-step-1.pt", "step-2.pt", "step-3.pt"]
+    for step, name in enumerate(names, 10):
+        torch_file(tmp_path / name, step)
+    job.look()
+    assert job.left() == sorted([names[0], names[2]])
+    assert "cannot be removed: File name too long" in job.complaints[0]
+
+
+@pytest.mark.parametrize("state", ["[", "[]", "[" * 100_000, '{"best_model_checkpoint": 3}'])
+def test_a_damaged_state_of_a_trainer_is_harmless(tmp_path: Path, state: str) -> None:
+    job = Job(tmp_path, {"last": 1})
+    for step in (1, 2):
+        trainer_folder(tmp_path / f"checkpoint-{step}", step + 1)
+        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text(state)
+    torch_file(tmp_path / "step-3.pt", 9)
+    torch_file(tmp_path / "step-4.pt", 10)
+    job.look()
+    assert "step-3.pt" not in job.left()
+    assert len(job.left()) == (1 if state[0] == "{" else 3)
+
+
 def test_a_metric_that_is_never_logged_removes_nothing_and_is_named(tmp_path: Path) -> None:
     job = Job(tmp_path, BEST)
     for step in (1, 2, 3):
