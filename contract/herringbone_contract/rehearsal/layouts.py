@@ -18,14 +18,27 @@ def merged(run: Run, notes: list[str]) -> list[Process]:
     >>> process.steps[0].tensors["w"].squares
     8.0
     """
-    generations = max((len(processes) for processes in run.processes.values()), default=0)
     found = []
-    for number in range(generations):
-        ranks = [processes[number] for _, processes in sorted(run.processes.items()) if number < len(processes)]
-        steps = [{step.number: step for step in rank.steps} for rank in ranks]
+    for generation in _generations(run):
+        steps = [{step.number: step for step in process.steps} for _, process in sorted(generation.items())]
         # A killed rank lacks the last step of the others.
         shared = set.intersection(*map(set, steps))
         found.append(Process([_step([rank[one] for rank in steps], notes) for one in sorted(shared)]))
+    return found
+
+
+def _generations(run: Run) -> list[dict[int, Process]]:
+    """Return the processes that trained together, by their ranks."""
+    every = [(process.began, rank, process) for rank, processes in run.processes.items() for process in processes]
+    found: list[dict[int, Process]] = []
+    size = 0
+    for _, rank, process in sorted(every, key=lambda one: one[:2]):
+        if not process.steps:
+            continue
+        if not found or rank in found[-1] or process.steps[0].ranks != size:
+            found.append({})
+            size = process.steps[0].ranks
+        found[-1][rank] = process
     return found
 
 

@@ -45,6 +45,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
     number      counts the steps of all optimizers of this process, from 1
     optimizer   the number of the optimizer, in the order of their first steps
+    ranks       the number of ranks that train together
     tensors     parameters and buffers by name
     state       the optimizer's state: a digest of each kind, such as "exp_avg"
     settings    the optimizer's settings, such as "lr"
@@ -61,6 +62,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
     number: int
     optimizer: int = 0
+    ranks: int = 1
     tensors: dict[str, Tensor] = {}
     state: dict[str, str] = {}
     settings: dict[str, Any] = {}
@@ -75,10 +77,14 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Process(msgspec.Struct):
-    """The steps of one process of a rank, from its first one on; `lost` steps have no record."""
+    """The steps of one process of a rank, from its first one on; `lost` steps have no record.
+
+    `began` is the time of its first record, in seconds since 1970.
+    """
 
     steps: list[Step]
     lost: int = 0
+    began: float = 0.0
 
 
 class Run(msgspec.Struct):
@@ -116,6 +122,7 @@ def read(events: Iterable[Event]) -> Run:
     """
     texts: dict[tuple[int, str], dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
     parts: dict[tuple[int, str, int], int] = {}
+    began: dict[tuple[int, str], float] = {}
     for event in events:
         if event.get("kind") != KIND:
             continue
@@ -126,8 +133,9 @@ def read(events: Iterable[Event]) -> Run:
         key = piece.rank or 0, piece.process
         texts[key][piece.number][piece.part] = piece.text
         parts[(*key, piece.number)] = piece.parts
+        began[key] = min(piece.t, began.get(key, piece.t))
     processes: dict[int, list[Process]] = defaultdict(list)
-    for (rank, process), numbers in texts.items():
+    for (rank, process), numbers in sorted(texts.items(), key=lambda item: began[item[0]]):
         steps = [
             step
             for number, found in sorted(numbers.items())
@@ -135,11 +143,12 @@ def read(events: Iterable[Event]) -> Run:
         ]
         # The end of a killed process writes its last record in part.
         last = max(step.number for step in steps) if steps else 0
-        processes[rank].append(Process(steps, last - len(steps)))
+        processes[rank].append(Process(steps, last - len(steps), began[rank, process]))
     return Run(dict(processes))
 
 
 class _Piece(msgspec.Struct):
+    t: float
     process: str
     number: int
     part: int

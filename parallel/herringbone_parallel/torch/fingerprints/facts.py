@@ -112,21 +112,21 @@ def settings(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def gradients(optimizer: Optimizer) -> str:
-    """Return a digest of the gradients, "" where there are none."""
+    """Return a digest of the gradients, "" where there are none, or all are zero."""
     found = [parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None]
-    return _hash(repr(numbers([digest(local(gradient)) for gradient in found]))) if found else ""
+    digests = numbers([digest(local(gradient)) for gradient in found])
+    return _hash(repr(digests)) if any(digests) else ""
 
 
 def samples(arguments: Any) -> torch.Tensor | None:
-    """Return a digest of each sample in the arguments of a call; None without tensors that are data.
+    """Return a digest of each sample in the arguments of a call; None for tensors that are no data, but computed.
 
-    The first tensor's first dimension counts the samples. A tensor that was computed with gradients is no data.
+    The first tensor's first dimension counts the samples. Raises `TypeError` where there are no tensors.
     """
-    data = [
-        local(one)
-        for one in islice(_leaves(arguments), _MAX_LEAVES)
-        if isinstance(one, torch.Tensor) and one.grad_fn is None
-    ]
+    found = [one for one in islice(_leaves(arguments), _MAX_LEAVES) if isinstance(one, torch.Tensor)]
+    if not found:
+        raise TypeError("no tensors")
+    data = [local(one) for one in found if one.grad_fn is None]
     if not data:
         return None
     device = data[0].device

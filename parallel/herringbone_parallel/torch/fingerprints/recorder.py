@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from herringbone_contract.constants import RankVariable
 from herringbone_contract.events import emit
 from herringbone_contract.library_hooks import require
 from herringbone_contract.rehearsal.records import Step
@@ -121,7 +122,8 @@ class Recorder:
             with torch.no_grad():
                 yield
         except Exception as error:  # noqa: BLE001 - a rehearsal must not end a script
-            self._missing[f"{what}: {type(error).__name__}: {error}"[:200]] = None
+            name = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
+            self._missing[f"{what}: {name}{error}"[:200]] = None
 
     def _loaded(self, waiting: deque[Any], batch: Any) -> None:
         with self._noting("a batch"):
@@ -139,9 +141,7 @@ class Recorder:
             self._random = self._random or facts.random_numbers()
             self._buffers = facts.measured(module.buffers(), self._missing) | self._buffers
             digests = facts.samples((args, kwargs))
-            if digests is None:
-                self._missing[f"what {type(module).__name__} was called with: no tensors"] = None
-            else:
+            if digests is not None:
                 self._calls.append((threading.get_ident(), digests))
 
     def _returned(self, module: nn.Module, result: Any) -> None:
@@ -171,6 +171,11 @@ class Recorder:
         begun = self._begun.pop(optimizer, None)
         if begun is None:
             return
+        with self._noting("gradients"):
+            begun["gradients"] = facts.gradients(optimizer)
+        if not (begun.get("gradients", "unknown") or self._random or self._losses):
+            # `get_optimizer_state_dict` and Horovod make a state by such a step, which is none of the training.
+            return
         if optimizer not in self._optimizers:
             self._optimizers[optimizer] = self._known
             self._known += 1
@@ -180,20 +185,22 @@ class Recorder:
             begun["random"] = self._random or later
             begun["draws"] = any(later[name] != was for name, was in begun["random"].items() if name in facts.DEVICES)
         with self._noting("samples"):
+            if not self._random:
+                raise TypeError("no module was called since the last step")
             begun["samples"] = [text for _, digests in self._calls for text in facts.texts(digests)]
         with self._noting("outputs"):
             outputs = sorted(facts.numbers(self._outputs))
             begun["outputs"] = _hash(repr(outputs)) if outputs else ""
         with self._noting("the loss"):
             begun["loss"] = sorted(float(loss) for loss in self._losses)
-        with self._noting("gradients"):
-            begun["gradients"] = facts.gradients(optimizer)
         if any(thread != threading.get_ident() for thread, _ in self._calls):
             # Microbatches of several threads come in no order.
             begun.get("samples", []).sort()
-        step = Step(self._count, self._optimizers[optimizer], **begun, batches=self._batches, missing=[*self._missing])
+        rank, ranks = _place()
+        begun |= {"batches": self._batches, "missing": [*self._missing]}
+        step = Step(self._count, self._optimizers[optimizer], ranks, **begun)
         self._clear()
-        self._send(step, _rank())
+        self._send(step, rank)
 
 
 def _trains() -> bool:
@@ -210,10 +217,13 @@ def _waiting(iterator: Any) -> deque[Any]:
     return waiting
 
 
-def _rank() -> int | None:
+def _place() -> tuple[int | None, int]:
+    """Return this process's rank and the number of ranks: the script may have started ranks of its own."""
     dist = torch.distributed
-    is_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    return dist.get_rank() if is_several else emit.rank()
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        return dist.get_rank(), dist.get_world_size()
+    size = os.environ.get(RankVariable.WORLD_SIZE, "1")
+    return emit.rank(), int(size) if size.isdigit() else 1
 
 
 def _hash(text: str) -> str:
