@@ -27,6 +27,7 @@ from herringbone_parallel.torch.position.checks import check
 from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import Samples
 from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
+from herringbone_parallel.torch.position.random_state import RandomState
 from herringbone_parallel.torch.position.rank_places import RankPlace, notice, put
 from herringbone_parallel.torch.position.tracker import Begin, Tracker
 
@@ -83,6 +84,7 @@ class LightningTracker(Tracker):
     """The place of a loader in Lightning's Trainer."""
 
     _numbers: Numbers | None = None
+    _entry: RandomState | None = None
 
     def of_checkpoint(self, *, is_over: bool) -> LoaderPlace:
         """Return the place behind the batches that Lightning has taken; `is_over` at the end of its epoch."""
@@ -115,15 +117,18 @@ class LightningTracker(Tracker):
         """Begin an epoch; Lightning makes an iterator, and after some restarts a second one in its place."""
         if self._open is not None and not self.taken:
             self.close(self._open, is_over=False)
-        if self._resumed is not None and self._numbers is not None:
+        is_resumed = self._resumed is not None and self._numbers is not None
+        if is_resumed and self._numbers is not None:
             self._numbers.restore(again=True)
-        return super().iterate(make, is_kept)
+        begun = super().iterate(make, is_kept)
+        self._entry = random_state.take() if is_resumed else None
+        return begun
 
     def counted(self, inner: Any, mark: object) -> Iterator[Any]:
-        """Yield the batches; before the first one, the numbers are those of the checkpoint."""
-        batches, is_first = super().counted(inner, mark), self._began is not None and self._before > 0
-        if is_first and self._numbers is not None:
-            self._numbers.restore(again=True)
+        """Yield the batches; before the first one, Lightning may have validated once more, which draws numbers."""
+        batches = super().counted(inner, mark)
+        if self._entry is not None:
+            random_state.restore(self._entry)
         yield from batches
 
 
@@ -134,7 +139,10 @@ def _follow(loop: Any) -> None:
         try:
             if not hasattr(loader, "_herringbone_tracker"):
                 check(loader)
-                follow(loader, LightningTracker(loader))
+                tracker = LightningTracker(loader)
+                if type(tracker.order) is not Samples:
+                    raise ParallelError("its dataset has no indices, or its batches are the script's own")
+                follow(loader, tracker)
         except (ParallelError, AttributeError) as error:
             notice(f"the place in a loader is not kept: {error}")
             return
