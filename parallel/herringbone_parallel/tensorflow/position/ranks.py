@@ -30,22 +30,27 @@ def peers(strategy: Any = None) -> Peers:
             raise ParallelError(f"{type(strategy).__name__}: the workers have no common steps, so no place in the data")
         return Peers(resolver.task_id, workers, lambda data: _gathered(strategy, data))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ParallelError("several ranks, and none has joined the others: call init() first, or train in a strategy")
+        raise ParallelError(
+            "several ranks, and none has joined the others: call init() first, or be in the scope of a strategy"
+        )
     return Peers()
 
 
 def _gathered(strategy: Any, data: bytes) -> list[bytes]:
-    own = np.frombuffer(data, np.uint8)
-    # Each of this rank's devices gives a part; only the first has values.
-    parts = [own, *(own[:0] for _ in range(strategy.extended._num_devices_per_worker - 1))]
-    sizes = _gather(strategy, [np.array([len(part)]) for part in parts])
-    values = _gather(strategy, parts)
-    ends = np.cumsum(sizes)
-    return [values[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)][:: len(parts)]
+    # Collectives carry no bytes.
+    own = np.frombuffer(data + bytes(-len(data) % 4), np.int32)
+    devices = strategy.extended._num_devices_per_worker
 
+    def gather(values: Any) -> Any:
+        # Each of this rank's devices gives a part; only the first has values.
+        parts = [values, *(values[:0] for _ in range(devices - 1))]
+        distributed = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group % devices])
+        )
+        return strategy.gather(distributed, axis=0).numpy()
 
-def _gather(strategy: Any, parts: list[Any]) -> Any:
-    values = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant(parts[context.replica_id_in_sync_group % len(parts)])
-    )
-    return strategy.gather(values, axis=0).numpy()
+    sizes = gather(np.array([len(data)], np.int32))
+    ends = np.cumsum(-(-sizes // 4)) * 4
+    joined = gather(own).tobytes()
+    begins = [0, *ends[:-1]]
+    return [joined[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]

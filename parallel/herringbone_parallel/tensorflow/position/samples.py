@@ -26,10 +26,10 @@ class Samples(keras.utils.PyDataset):
         model.fit(data, epochs=3, callbacks=[Training(data=data)])
 
     `read` returns the batch of some indices. For augmentation it draws from `seeds`, two numbers a sample, as by
-    `tf.random.stateless_uniform(..., seed=seeds[0])` or `numpy.random.default_rng(seeds[0])`. On several ranks of a
-    data-parallel library `batch_size` is that of a rank, and in a strategy that of all together. `order(epoch)` returns
-    indices of your own; `workers`, `use_multiprocessing` and `max_queue_size` are Keras's. Raises `ParallelError` where
-    `read` draws from the random numbers of the process, which it does ahead of the steps.
+    `tf.random.stateless_uniform(..., seed=seeds[0])` or `numpy.random.default_rng(seeds[0])`. On several ranks,
+    `batch_size` is that of one. `order(epoch)` returns indices of your own; `workers`, `use_multiprocessing` and
+    `max_queue_size` are Keras's. Raises `ParallelError` where `read` draws from the random numbers of the process,
+    which it does ahead of the steps.
     """
 
     def __init__(
@@ -46,10 +46,16 @@ class Samples(keras.utils.PyDataset):
     ) -> None:
         super().__init__(**workers)
         ranks = peers()
-        # A strategy divides each batch itself.
-        number, count = (0, 1) if _is_divided() else (ranks.rank, ranks.size)
-        options = {"seed": seed, "shuffle": shuffle, "order": order, "drop_last": drop_last}
-        self.order = Order(length, batch_size, ranks=count, rank=number, **options)  # type: ignore[arg-type]
+        self.order = Order(
+            length,
+            batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            order=order,
+            drop_last=drop_last,
+            ranks=ranks.size,
+            rank=ranks.rank,
+        )
         # Of a Training: what each call of its optimizer changes.
         self.counters: Callable[[], list[Any]] = lambda: [np.int64(self.order.used)]
         self._taken: list[Any] = []
@@ -104,9 +110,3 @@ def _numbers(tensors: list[Any]) -> list[float]:
 def _numpy() -> Any:
     _, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())
     return keys.tobytes(), rest
-
-
-def _is_divided() -> bool:
-    from herringbone_parallel.tensorflow.data_parallel import state
-
-    return not state.is_initialized()

@@ -13,6 +13,24 @@ from tests.parallel.tensorflow.ranks import Ranks
 pytestmark = pytest.mark.tensorflow
 
 SAMPLES = 22
+CASES = {
+    "no samples": "give it Samples(...)",
+    "dataset": "'data' is a _TensorSliceDataset, which begins at its first element",
+    "generator": "'iterator' has no place that TensorFlow can write",
+    "random function": "'iterator' has no place that TensorFlow can write",
+    "number": "'other' is a int: a part is a model",
+    "drawing": "`read` draws from Python's or NumPy's random numbers",
+    "steps": "fit(steps_per_epoch=2) of 3 batches",
+    "initial epoch": "fit begins epoch 2, and the data is in epoch 1",
+    "second fit": "a Training is for one fit",
+    "ahead": "waits for a step of the optimizer",
+    "no optimizer": "the data has no optimizer beside it",
+    "other model": "the checkpoint's part 'model' has 2 variables, and 2 here",
+    "other data": "the checkpoint is of other data: 6 samples, and now 7",
+    "other order": "the order of epoch 0 is not that of the checkpoint",
+    "callback": "keeps a object in 'kept'",
+    "nobody joined": "several ranks, and none has joined the others",
+}
 
 
 def _fit(ranks: Ranks, folder: Path, stops: list[int], order: str, **options: Any) -> Any:
@@ -37,6 +55,28 @@ def test_fit_goes_on_as_if_it_had_not_been_stopped(
     steps = _fit(ranks, tmp_path / "stopped", stops, order, **options)
     # Of several steps in one execution, only the last one is written down.
     assert steps[-1] == whole[-1] if "steps_per_execution" in options else steps == whole
+
+
+def test_fit_on_two_ranks_goes_on_with_equal_bits(ranks: Ranks, tmp_path: Path) -> None:
+    whole = ranks.run("positions.replicated", 2, str(tmp_path / "whole"), str(tmp_path / "whole.log"), 0)
+    for stop in (2, 0):
+        steps = ranks.run("positions.replicated", 2, str(tmp_path / "stopped"), str(tmp_path / "stopped.log"), stop)
+    assert steps == whole
+    # A rank has its own statistics of batch normalisation, and its own samples.
+    assert whole[0][-1] != whole[1][-1]
+    first = [index for steps in whole for epoch, samples, *_ in steps if epoch == 0 for index in samples]
+    assert sorted(first) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_has_no_place_is_refused_by_name(ranks: Ranks, tmp_path: Path, case: str) -> None:
+    [text] = ranks.run("refused_positions.error", 1, case, str(tmp_path))
+    assert text.startswith("ParallelError: ")
+    assert CASES[case] in text
+
+
+def test_an_iterator_of_tf_data_goes_on(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run("refused_positions.iterated", 1, str(tmp_path)) == [True]
 
 
 def _loop(ranks: Ranks, folder: Path, size: int, stop: int, batch_size: int = 4, dropout: float = 0.3) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +80,6 @@ def replicated(folder: str, log: str, stop: int = 0) -> list[Any]:
         )
     finally:
         sdp.shutdown()
-
-
-def mirrored(folder: str, log: str, stop: int, cluster: str, rank: int) -> list[Any]:
-    """Train by `fit` in a strategy of several workers."""
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": cluster}, "task": {"type": "worker", "index": rank}})
-    with tf.distribute.MultiWorkerMirroredStrategy().scope():
-        return _fit(folder, f"{log}-{rank}", stop, "last", {}, keras.optimizers.Adam(0.01))
 
 
 def _fit(folder: str, log: str, stop: int, order: str, options: dict[str, Any], optimizer: Any) -> list[Any]:
