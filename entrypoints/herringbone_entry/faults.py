@@ -83,7 +83,7 @@ def below(pid: int, running: Sequence[Process]) -> list[Process]:
 
 
 def ranks_in(family: Sequence[Process]) -> list[Process]:
-    """Return the ranks below a supervisor, which is the first of `family`. Pure.
+    """Return the ranks below a supervisor, which is the first of `family`; [] for one that is gone. Pure.
 
     A rank is a Python with our program. Its children, such as a loader's workers, have the same command. Under another
     Python, or another program, ranks are the supervisor's children apart from the observer.
@@ -92,8 +92,8 @@ def ranks_in(family: Sequence[Process]) -> list[Process]:
     pids = {one.pid for one in ours}
     if first := [one for one in ours if one.parent not in pids]:
         return first
-    supervisor = family[0].pid
-    return [one for one in family if one.parent == supervisor and not any(_OBSERVER in word for word in one.words)]
+    children = [one for one in family if one.parent == family[0].pid]
+    return [one for one in children if not any(_OBSERVER in word for word in one.words)]
 
 
 def family_here() -> list[Process]:
@@ -260,7 +260,7 @@ def cause(kind: str, seconds: float, number: int, folder: str) -> Done:
         return signal_all(
             [one for one in processes() if _CONTROLLER in one.words and name in one.words], signal.SIGKILL
         )
-    ranks = ranks_in(family) if family else []
+    ranks = ranks_in(family)
     if kind == "links":
         return cut([*family[:1], *ranks])
     return signal_all(ranks[-1:], number)
