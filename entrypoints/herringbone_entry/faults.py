@@ -157,9 +157,9 @@ def await_checkpoint(folder: str, look: Callable[[str], Marks] = files_of) -> bo
         time.sleep(_LOOK_SECONDS * 10)
 
 
-def changes(folder: str, seconds: float, pid: int) -> Iterator[Marks]:
-    """Yield the files of a folder whenever they have changed, for so long, while a process lives."""
-    before, until = files_of(folder), time.monotonic() + seconds
+def changes(folder: str, before: Marks, seconds: float, pid: int) -> Iterator[Marks]:
+    """Yield the files of a folder whenever they are others than before, for so long, while a process lives."""
+    until = time.monotonic() + seconds
     while time.monotonic() < until and read_text(f"/proc/{pid}/cmdline"):
         if (marks := files_of(folder)) != before:
             before = marks
@@ -172,7 +172,7 @@ def tear(folder: str, seconds: float) -> Done:
     ranks = ranks_in(family_here())
     if not ranks:
         return Done.NO_PROCESS
-    for _ in changes(folder, seconds, ranks[0].pid):
+    for _ in changes(folder, files_of(folder), seconds, ranks[0].pid):
         return signal_all(below(ranks[0].pid, processes()), signal.SIGKILL)
     return Done.NO_SAVE
 
@@ -186,21 +186,21 @@ def fill(folder: str, seconds: float) -> Done:
     ranks = ranks_in(family_here())
     if not ranks:
         return Done.NO_PROCESS
-    largest = max((size for _, _, size in files_of(folder).values()), default=0)
-    limit = max(1, largest // 2)
-    before = {one.pid: resource.prlimit(one.pid, resource.RLIMIT_FSIZE) for one in ranks}
+    files = files_of(folder)
+    limit = max(1, max((size for _, _, size in files.values()), default=0) // 2)
+    limits = {one.pid: resource.prlimit(one.pid, resource.RLIMIT_FSIZE) for one in ranks}
     try:
-        for pid, (_, hard) in before.items():
+        for pid, (_, hard) in limits.items():
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, hard))
-        for marks in changes(folder, seconds, ranks[0].pid):
+        for marks in changes(folder, files, seconds, ranks[0].pid):
             if any(size == limit for _, _, size in marks.values()):
                 # The save sees more than one failed write.
                 time.sleep(_SETTLED_SECONDS)
                 return Done.YES
     finally:
-        for pid, limits in before.items():
+        for pid, before in limits.items():
             with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
     return Done.YES if not ranks_in(family_here()) else Done.NO_SAVE
 
 

@@ -64,10 +64,17 @@ def test_a_host_that_is_gone_has_no_checkpoint(tmp_path, monkeypatch):
 
 def test_a_save_is_torn_by_the_end_of_the_rank_that_saves(tmp_path, monkeypatch, child):
     monkeypatch.setattr(faults, "family_here", lambda: [Process(1, 0, []), Process(child.pid, 1, RANK)])
-    thread = threading.Timer(0.1, lambda: (tmp_path / "new").write_text("x"))
+
+    def save():
+        while child.poll() is None:
+            (tmp_path / "new").write_text("x")
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=save)
     thread.start()
     assert faults.tear(str(tmp_path), 10) is Done.YES
-    assert child.wait() == -signal.SIGKILL
+    thread.join()
+    assert child.returncode == -signal.SIGKILL
     assert faults.tear(str(tmp_path), 0.05) is Done.NO_SAVE
 
 
