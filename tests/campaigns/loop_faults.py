@@ -67,6 +67,14 @@ def _sharded(degree: int) -> dict[str, Any]:
     }
 
 
+def _pipelined(partitions: int) -> dict[str, Any]:
+    parameters = {"partitions": partitions, "microbatches": 2, "ddp": True}
+    return {
+        "smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}},
+        "mpi": {"enabled": True, "processes_per_host": 1},
+    }
+
+
 _HUGGING_FACE: dict[str, Any] = {"samples": 37, "epochs": 3, "padding": 8, "compares_weights": False}
 LOOPS = {
     "ddp": Loop(".venv", "torch_loop.py", "torch_distributed", {"kind": "ddp"}),
@@ -78,6 +86,17 @@ LOOPS = {
         {"kind": "tsm"},
         others={"fewer": (1, _sharded(1)), "more": (4, _sharded(4)), "layout": (2, _sharded(1))},
     ),
+    "smp": Loop(
+        ".venv",
+        "smp_loop.py",
+        _pipelined(2),
+        {},
+        others={"fewer": (1, _pipelined(1)), "more": (4, _pipelined(2)), "layout": (2, _pipelined(1))},
+    ),
+    "keras": Loop(
+        ".venv-tf", "keras_loop.py", {"smdistributed": {"dataparallel": {"enabled": True}}}, {}, "TensorFlow"
+    ),
+    "mxnet": Loop(".venv-mxnet", "mxnet_loop.py", "mpi", {}, "MXNet"),
     **{
         kind: Loop(".venv-huggingface", "hugging_face.py", "torch_distributed", {"kind": kind}, **_HUGGING_FACE)
         for kind in ("trainer", "peft", "accelerate", "lightning")
