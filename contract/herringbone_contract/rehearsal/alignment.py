@@ -62,7 +62,7 @@ def effective(found: Sequence[Visit]) -> dict[int, Step]:
 
 def redone(found: Sequence[Visit]) -> int:
     """Return how many steps were made again."""
-    return sum(max(0, 1 + max(visit.earlier) - visit.start) for visit in found if visit.earlier)
+    return sum(len(visit.steps.keys() & visit.earlier.keys()) for visit in found)
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:
@@ -105,7 +105,8 @@ def _start(first: Step, earlier: Mapping[int, Step], base: Mapping[int, Step]) -
     # Weights of the beginning: a script that begins anew, or one that has loaded all but the weights.
     state = [one for one, step in known.items() if first.state and step.state == first.state]
     data = [one for one, step in known.items() if first.samples and step.samples == first.samples]
-    return place if place in (*state, *data) else max([*state, *data], default=place)
+    likely = state or data
+    return place if place in likely else max(likely, default=place)
 
 
 def _likeness(first: Step, step: Step, place: int) -> tuple[float, ...]:

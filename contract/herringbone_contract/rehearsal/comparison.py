@@ -94,17 +94,22 @@ class _Compared:
 
     def _differences(self) -> list[Difference]:
         found: list[Difference] = []
-        has_diverged = False
+        tensors: dict[int, str] = {}
         for number, visit in enumerate(self.visits):
             # Earlier processes know better what was to be restored than a run that has diverged.
             is_known = visit.start in visit.earlier
             context = self._context._replace(restarted=number > 0, restores=number > 0)
-            own, _ = differences(visit.steps, visit.earlier, context)
-            context = context._replace(restores=number > 0 and not is_known and not has_diverged)
-            other, diverges = differences(visit.steps, self.base, context)
+            own, changed = differences(visit.steps, visit.earlier, context)
+            context = context._replace(restores=number > 0 and not is_known and not tensors)
+            other, unequal = differences(visit.steps, self.base, context)
             found += [*own, *other]
-            has_diverged = has_diverged or diverges
-        return found
+            tensors = {**unequal, **changed, **tensors}
+        if tensors and not found and not self._context.tolerance:
+            place = min(tensors)
+            found = [Difference(Reason.KERNEL, place, tensors[place], f"{tensors[place]} differs, and no cause of it")]
+        # A difference of data or settings shows in the weights that follow.
+        later = [(one, min((place for place in tensors if place >= one.place), default=None)) for one in found]
+        return [one if one.tensor or place is None else one._replace(tensor=tensors[place]) for one, place in later]
 
 
 def _findings(ranks: Mapping[int, _Compared]) -> list[Finding]:

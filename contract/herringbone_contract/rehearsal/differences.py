@@ -60,13 +60,13 @@ class _Moved(NamedTuple):
 
 def differences(
     steps: Mapping[int, Step], reference: Mapping[int, Step], context: Context
-) -> tuple[list[Difference], bool]:
-    """Return the first difference of each reason, and whether weights differ anywhere."""
+) -> tuple[list[Difference], dict[int, str]]:
+    """Return the first difference of each reason, and the first tensor that differs at each place."""
     places = [place for place in sorted(steps) if place in reference]
     moved = _moved([(steps[place], reference[place]) for place in places], context.known)
     begins = {step.optimizer: place for place, step in sorted(steps.items(), reverse=True)} if context.restores else {}
     found: dict[Reason, Difference] = {}
-    diverged: tuple[int, str] | None = None
+    tensors: dict[int, str] = {}
     # What differs from here on may follow from what differed before.
     explained = False
     for place in places:
@@ -77,17 +77,16 @@ def differences(
         here += _settings(step, other, place)
         if step.samples != other.samples:
             here += _data(step, other, place, context, moved, tensor)
-        if not explained and not here and not (tensor and context.restarted and place == min(steps)):
+        follows = not tensor and (step.samples, step.state) != (other.samples, other.state)
+        explained = explained or bool(here) or follows
+        if not explained and not (tensor and context.restarted and place == min(steps)):
             here += _computed(step, other, place, tensor, is_first=place == places[0])
         for difference in here:
             found.setdefault(difference.reason, difference)
-        explained = explained or bool(here or tensor) or (step.samples, step.state) != (other.samples, other.state)
-        diverged = diverged or ((place, tensor) if tensor else None)
-    if diverged is not None:
-        for reason, difference in found.items():
-            if not difference.tensor and difference.place <= diverged[0]:
-                found[reason] = difference._replace(tensor=diverged[1])
-    return list(found.values()), diverged is not None
+        explained = explained or bool(here or tensor)
+        if tensor:
+            tensors[place] = tensor
+    return list(found.values()), tensors
 
 
 def _tensor(step: Step, other: Step, tolerance: float) -> str:
