@@ -104,7 +104,8 @@ def family_here() -> list[Process]:
         return below(1, running)
     mark = f"{BASE_VARIABLE}={base}"
     for one in running:
-        is_supervisor = list(one.words[-2:]) == ["-m", "herringbone_entry"]
+        # The whole command: srun's ends like it.
+        is_supervisor = list(one.words[1:]) == ["-m", "herringbone_entry"]
         if is_supervisor and mark in (read_text(f"/proc/{one.pid}/environ") or "").split("\0"):
             return below(one.pid, running)
     return []

@@ -113,3 +113,18 @@ def test_connections_of_the_process_end_and_its_pairs_of_sockets_do_not():
             assert connection.recv(1) == b""
             connection.close()
     assert faults.cut([Process(process.pid, 1, [])]) is Done.NO_PROCESS
+
+
+def test_the_supervisor_is_found_by_its_whole_command_and_the_tree_of_its_host(monkeypatch):
+    words = ["python", "-m", "herringbone_entry"]
+    running = [
+        Process(1, 0, ["init"]), Process(2, 1, ["srun", "--nodes=1", *words]), Process(3, 1, words),
+        Process(4, 1, words), Process(5, 4, RANK),
+    ]  # fmt: skip
+    trees = {"/proc/2/environ": "/b", "/proc/3/environ": "/a", "/proc/4/environ": "/b"}
+    monkeypatch.setattr(faults, "processes", lambda: running)
+    monkeypatch.setattr(faults, "read_text", lambda path: f"HOME=/\0SAGEMAKER_BASE_DIR={trees[path]}\0")
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", "/b")
+    assert [one.pid for one in faults.family_here()] == [4, 5]
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", "/c")
+    assert faults.family_here() == []

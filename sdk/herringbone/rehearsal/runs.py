@@ -44,6 +44,9 @@ _SAVE_SECONDS = 10.0
 # Hosts give another one up after three missed heartbeats. A lone host is missed by nobody.
 _MISSED, _ALONE_SECONDS = 4.0, 3.0
 
+# A lone host thaws again, and a script may live with a save that failed.
+_MAY_GO_ON = ("frozen", "full")
+
 # Starts the job of a request, under a name.
 Submit = Callable[[JobRequest, str], object]
 
@@ -96,6 +99,8 @@ class Runs:
             record = self._over(job, limit)
             # A stop is no fault that somebody has to notice.
             run = replace(run, detected=None if fault.kind is None else self._detected(record, caused))
+            if record.status == COMPLETED and run.detected is None and fault.kind not in _MAY_GO_ON:
+                raise RequestError("the job went on as if nothing had happened, or was over before")
             if record.status in (FAILED, STOPPED):
                 run = replace(run, jobs=(job, self._resume(f"{label}-2", label, fault)))
                 record = self._over(run.jobs[-1], limit)
