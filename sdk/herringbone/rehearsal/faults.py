@@ -50,7 +50,10 @@ def _fewer(request: JobRequest) -> Sequence[Mapping[str, Any]]:
 
 
 def _other(request: JobRequest) -> Sequence[Mapping[str, Any]]:
-    """Return other layouts, the nearest first: other numbers of ranks on each host under MPI, another host."""
+    """Return other layouts: other numbers of ranks on each host under MPI, more hosts.
+
+    Doubles come first, which divide the global batch of most scripts.
+    """
     given = request.arguments.distribution
     strategies: dict[str, Any] = {} if given is None or isinstance(given, str) else dict(given)
     (group,) = groups_of(request)
@@ -60,7 +63,8 @@ def _other(request: JobRequest) -> Sequence[Mapping[str, Any]]:
     layouts: list[Mapping[str, Any]] = [
         {"distribution": {**strategies, "mpi": {**mpi, "processes_per_host": count}}} for count in counts
     ]
-    return [*layouts, {"instance_count": group.instance_count + 1}] if strategies else []
+    hosts = [{"instance_count": count} for count in (group.instance_count * 2, group.instance_count + 1)]
+    return [*layouts, *hosts] if strategies else []
 
 
 FAULTS = {
