@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -57,8 +58,11 @@ def rehearse(name: str, stages: Sequence[Stage], faults: Sequence[Fault], submit
         say(f"rehearsal {name}: on {stage.name}, two undisturbed runs")
         try:
             new = _Rehearsed(runs, stage, faults, say).rows()
-        finally:
+        except BaseException:
             runs.end()
+            # Without a result, nobody compares the checkpoints. The jobs stay, with their logs.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         keys += filter(None, [key_of(stage.backend.describe(new[0].jobs[0]), home)])
         rows += new
     first = rows[0].jobs[0]
@@ -96,6 +100,7 @@ class _Rehearsed:
         row = Row(backend=self._stage.name, fault=fault.name, equal=NOT_CAUSED)
         if why := impossible(fault, self._stage.request, self._stage.backend.name):
             return msgspec.structs.replace(row, text=why)
+        self._say(f"{fault.name} on {self._stage.name}: {fault.text}")
         run = self._runs.disturbed(fault.name, fault, pulse)
         row = msgspec.structs.replace(row, jobs=run.jobs, detected=run.detected, text=run.not_caused)
         if run.not_caused:

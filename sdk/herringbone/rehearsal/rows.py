@@ -106,7 +106,8 @@ def judged(row: Row, verdict: Verdict) -> Row:
     >>> judged(row, Verdict(Outcome.DIFFERENT, (finding,), redone=3)).text
     'step 12: the learning rate is 0.1 instead of 0.05 (learning rate or scheduler not restored); save the scheduler'
     """
-    text, notes = "; ".join(verdict.notes), verdict.notes
+    # Steps of optimizers of torch are recorded, and of no other library.
+    text, notes = "; ".join(verdict.notes) or "no step of an optimizer of torch was recorded", verdict.notes
     if (first := verdict.first) is not None:
         tensor = f", {first.tensor}" if first.tensor and first.tensor not in first.text else ""
         text = f"step {first.step}{tensor}: {first.text} ({first.reason.value}); {first.advice}"

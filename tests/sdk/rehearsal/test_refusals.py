@@ -54,7 +54,7 @@ def test_jobs_that_are_billed_need_a_yes(script, home, monkeypatch):
 def test_a_script_without_checkpoints_is_named_before_any_fault(script, home):
     with pytest.raises(InputError, match=r"saved no checkpoint.* SM_CHECKPOINT_DIR"):
         Estimator(script, instance_type="local_process").rehearse(job_name="digits")
-    assert names(home) == ["digits-undisturbed-1"]
+    assert (names(home), list(home.rehearsals.iterdir())) == (["digits-undisturbed-1"], [])
     # Its name is taken by now.
     with pytest.raises(JobNameError, match="there is a job digits-undisturbed-1"):
         Estimator(script, instance_type="local_process").rehearse(job_name="digits")

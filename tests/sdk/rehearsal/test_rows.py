@@ -59,6 +59,7 @@ def test_a_difference_names_step_tensor_reason_and_remedy():
 
 def test_an_unknown_result_says_why_and_an_equal_one_nothing():
     assert judged(row(), Verdict(Outcome.UNKNOWN, notes=("no records",))).cells[-1] == "unknown: no records"
+    assert "no step of an optimizer of torch" in judged(row(), Verdict(Outcome.UNKNOWN)).text
     assert judged(row(), Verdict(Outcome.EQUAL, notes=("a note",))).cells[-1] == "yes"
     assert judged(row("undisturbed"), Verdict(Outcome.EQUAL)).redone is None
 
