@@ -96,7 +96,7 @@ LOOPS = {
     "keras": Loop(
         ".venv-tf", "keras_loop.py", {"smdistributed": {"dataparallel": {"enabled": True}}}, {}, "TensorFlow"
     ),
-    "mxnet": Loop(".venv-mxnet", "mxnet_loop.py", "mpi", {}, "MXNet"),
+    "mxnet": Loop(".venv-mxnet", "mxnet_loop.py", {"mpi": {"enabled": True, "processes_per_host": 1}}, {}, "MXNet"),
     **{
         kind: Loop(".venv-huggingface", "hugging_face.py", "torch_distributed", {"kind": kind}, **_HUGGING_FACE)
         for kind in ("trainer", "peft", "accelerate", "lightning")
@@ -150,7 +150,7 @@ class Run:
                 raise RuntimeError(f"the training came to no step {steps}: {errors[-600:]}")
             time.sleep(0.01)
         if situation == "stop":
-            command = [self.python, "-m", "herringbone", "stop", self.name]
+            command = [sys.executable, "-m", "herringbone", "stop", self.name]
             subprocess.run(command, env=self.environment, check=True, capture_output=True)
         else:
             for file in self.log.glob("*.jsonl"):
