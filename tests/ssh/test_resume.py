@@ -177,3 +177,43 @@ def test_a_python_without_the_secrets_cannot_retry_and_says_so(submit, machines,
     other = TrainingJob("secret", SshBackend(home, transport))
     assert other.wait(timeout=60).status == "Failed"
     assert "only the Python that submitted it knows API_TOKEN, and it is gone" in other.failure.message
+
+
+# Each rank saves a file of its own in its host's own folder, and waits until the first step's are gone on both hosts.
+SAVES = """
+import os, time, zipfile
+from pathlib import Path
+from herringbone_contract.events import emit
+rank, folder = int(os.environ["RANK"]), Path(os.environ["SM_CHECKPOINT_DIR"])
+def names():
+    return " ".join(sorted(path.name for path in folder.glob("*.pt")))
+print("begins with", names(), flush=True)
+first = max([int(path.stem.rpartition("-")[2]) for path in folder.glob("*.pt")], default=0) + 1
+time.sleep(1.5)
+for step in range(first, first + 4):
+    if rank == 0:
+        emit.metric("loss", abs(step - 2), step)
+    with zipfile.ZipFile(folder / ".new", "w") as archive:
+        archive.writestr("data.pkl", b"x")
+    (folder / ".new").rename(folder / f"rank-{rank}-step-{step}.pt")
+while f"rank-{rank}-step-{first + 2}.pt" in names():
+    time.sleep(0.1)
+print("has", names(), flush=True)
+time.sleep(2 if first > 1 else 60)
+"""
+
+
+def test_hosts_with_folders_of_their_own_keep_the_same_checkpoints(submit, machines):
+    keep = {"last": 1, "best": 1, "metric": "loss", "objective_type": "Minimize"}
+    job = submit(SAVES, name="kept", keep_checkpoints=keep, max_retry_attempts=1)
+    for rank in range(3):
+        expect(job, f"has rank-{rank}-step-2.pt rank-{rank}-step-4.pt")
+    kill_supervisor(machines, "h-1")
+    assert job.wait().status == "Completed", job.failure.render()
+    left = [f"rank-{rank}-step-{step}.pt" for rank in range(3) for step in (2, 4)]
+    lines = [line.text for line in job.logs() if line.rank is not None]
+    assert lines.count(f"begins with {' '.join(left)}") == 3
+    # The best one of the first attempt is still known; the others' files, which each host has now, went along.
+    for rank in range(3):
+        left = sorted([*(f"rank-{one}-step-2.pt" for one in range(3)), f"rank-{rank}-step-8.pt"])
+        assert lines[-3:].count(f"has {' '.join(left)}") == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+from pathlib import Path
 
 import msgspec
 
@@ -44,9 +47,17 @@ def is_ledger(name: str, job: str) -> bool:
     return re.fullmatch(rf"\.keep-{re.escape(job)}-algo-[0-9]+\.json", name) is not None
 
 
-def read_ledger(folder: str, name: str) -> Ledger:
-    """Return the ledger in a folder, which a script may change; an empty one where there is none, or a damaged one."""
-    try:
-        return msgspec.json.decode(safe_tree.read_file(folder, name, limit=_MAX_BYTES), type=Ledger)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Ledger()
+def read_ledgers(folder: str | os.PathLike[str], job: str) -> Ledger:
+    """Return the ledgers of a job's hosts in a folder as one; those of a script that writes there may be damaged."""
+    whole = Ledger()
+    with contextlib.suppress(OSError):
+        for path in sorted(Path(folder).iterdir()):
+            if is_ledger(path.name, job):
+                with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    one = msgspec.json.decode(
+                        safe_tree.read_file(Path(folder), path.name, limit=_MAX_BYTES), type=Ledger
+                    )
+                    whole.since = min(filter(None, (whole.since, one.since)), default=0.0)
+                    for name in ("written", "whole", "values", "removed"):
+                        getattr(whole, name).update(getattr(one, name))
+    return whole

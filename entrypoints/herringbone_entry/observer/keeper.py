@@ -25,7 +25,7 @@ import msgspec
 
 from herringbone_contract import safe_tree
 from herringbone_contract.checkpoint.keeping import SUFFIXES, Candidate, Keep, number_of, removable
-from herringbone_contract.checkpoint.ledger import ledger_name, read_ledger
+from herringbone_contract.checkpoint.ledger import ledger_name, read_ledgers
 from herringbone_contract.checkpoint.manifest import MANIFEST, REMOVED
 from herringbone_contract.checkpoint.structure import is_complete
 from herringbone_contract.checkpoint.verification import read_manifest, verify
@@ -59,15 +59,13 @@ class Keeper(Checkpoints):
         super().__init__(settings.checkpoints)
         self._keep, self._host, self._leads = msgspec.convert(settings.keep, Keep), settings.host, settings.leads
         self._ledger_name, self._complain = ledger_name(settings.job, settings.host), complain
-        self._ledger = read_ledger(settings.checkpoints, self._ledger_name)
-        if not self._ledger.since:
-            self._ledger.since = settings.started
-            self._write_ledger()
+        # Of all hosts: a retry over SSH brings the checkpoints of all into each folder.
+        self._ledger = read_ledgers(settings.checkpoints, settings.job)
+        self._ledger.since = self._ledger.since or settings.started
+        self._write_ledger()
         # The ranks began a second before this process, and an earlier attempt may have ended before the next look.
-        since, written = self._ledger.since * 1e9, self._ledger.written
-        self._known = {
-            name: mark for name, mark in self._known.items() if mark[1] < since or written.get(name) == mark[1]
-        }
+        since, whole = self._ledger.since * 1e9, self._ledger.whole
+        self._known = {name: mark for name, mark in self._known.items() if mark[1] < since or name in whole}
         # The values of the metric, in the order of arrival.
         self._points: list[Point] = []
         # Entries that have settled, and removals of other hosts, since the thread was started.
@@ -78,8 +76,9 @@ class Keeper(Checkpoints):
         self._pending: set[str] = set()
         self._orders: dict[str, str] = {}
         self._removals: list[Event] = []
-        # The numbers of files of the checkpoints that are several files.
+        # The numbers of files of the checkpoints that are several files; other attempts may have other ranks.
         self._files: dict[str, int] = {}
+        self._started = settings.started
         # The best checkpoint by Hugging Face's Trainer, which it loads at its end.
         self._best: str | None = None
         self._said: set[str] = set()
@@ -124,19 +123,30 @@ class Keeper(Checkpoints):
     def _work(self, points: list[Point]) -> None:
         try:
             with safe_tree.folder(self._folder) as top:
-                # Names that are no UTF-8 would be in no ledger.
-                names = {name: mark for name, mark in self._look().items() if name == printable(name)}
-                times = {name: mark[1] for name, mark in names.items()}
+                times = self._times()
                 self._pending &= times.keys()
                 units = _units(top, times)
-                self._verify(top, times, units)
-                self._rate(times, points)
+                self._rate(times, points, self._verify(top, times, units))
                 self._remove_all(top, times, units)
         except Exception as error:  # noqa: BLE001 - a folder of others; the job goes on, and nothing more is removed now
             self._say(f"{type(error).__name__}: {error}")
 
-    def _verify(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> None:
-        ledger = self._ledger
+    def _times(self) -> dict[str, int]:
+        """Return when each entry was last written: of a folder its newest file, since a copy has another folder."""
+        times: dict[str, int] = {}
+        # Names that are no UTF-8 would be in no ledger.
+        for name in filter(str.isprintable, self._look()):
+            with contextlib.suppress(OSError), safe_tree.folder(self._folder) as top:
+                state = os.lstat(name, dir_fd=top)
+                if stat.S_ISDIR(state.st_mode):
+                    with safe_tree.folder(top, name) as inside:
+                        files = [entry.state.st_mtime_ns for entry in safe_tree.walk(inside) if entry.kind == "file"]
+                times[name] = max(files, default=0) if stat.S_ISDIR(state.st_mode) else state.st_mtime_ns
+        return times
+
+    def _verify(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> set[str]:
+        """Verify what has settled, and return the names of what is newly whole."""
+        ledger, news = self._ledger, set[str]()
         ledger.written.update({name: times[name] for name in self._pending})
         if not self._leads:
             # Every host would read the whole checkpoint: only those that are asked for.
@@ -150,15 +160,16 @@ class Keeper(Checkpoints):
             elif ledger.whole.get(name) != times[name]:
                 if self._is_whole(top, name):
                     ledger.whole[name] = times[name]
-                    ledger.values.pop(name, None)
+                    news.add(name)
                 else:
                     self._say(f"{name} is not whole, or of a form that cannot be verified; it does not count")
                     if not safe_tree.exists(top, f"{name}/{MANIFEST}"):
                         # It may grow for longer than two looks; ours is complete or absent, and long to read.
                         continue
             self._pending.discard(name)
+        return news
 
-    def _rate(self, times: Mapping[str, int], points: list[Point]) -> None:
+    def _rate(self, times: Mapping[str, int], points: list[Point], news: set[str]) -> None:
         """Note the metric's value of each checkpoint: that of its step, or the last one before it was written."""
         values, by_step = self._ledger.values, {point.step: point.value for point in points}
         points.sort(key=lambda point: point.time)
@@ -168,15 +179,18 @@ class Keeper(Checkpoints):
             place = bisect_right(points, times[name] / 1e9 + _TICK_SECONDS, key=lambda point: point.time)
             if step is not None and step in by_step:
                 values[name] = by_step[step]
-            elif place:
-                values.setdefault(name, points[place - 1].value)
+            elif place and name in news:
+                values[name] = points[place - 1].value
 
     def _remove_all(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> None:
         ledger = self._ledger
         self._sweep(top)
-        self._files = {unit: len(units[unit]) for unit in self._files.keys() & units.keys()}
         candidates = {unit: self._candidate(unit, names, times) for unit, names in units.items()}
-        self._files |= {unit: len(units[unit]) for unit, one in candidates.items() if unit[0] == "#" and one.is_whole}
+        self._files = {
+            unit: len(units[unit])
+            for unit, one in candidates.items()
+            if unit[0] == "#" and one.is_whole and one.time >= self._started
+        }
         chosen = self._chosen(candidates, units, _named(top) | {self._best})
         ledger.removed |= {name: units[after] for unit, after in chosen for name in units[unit]}
         # Before the renames: whoever goes on after a kill knows what they have hidden.
@@ -238,9 +252,9 @@ class Keeper(Checkpoints):
         return chosen
 
     def _remove(self, top: int, names: list[str], times: Mapping[str, int]) -> bool:
-        marks = self._look()
         # The script may have removed it, or written it anew, since the last look.
-        names = [name for name in names if name in marks and marks[name][1] == times[name]]
+        now = self._times()
+        names = [name for name in names if now.get(name) == times[name]]
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(name, _hidden(name), src_dir_fd=top, dst_dir_fd=top)
@@ -252,7 +266,9 @@ class Keeper(Checkpoints):
         left = set(os.listdir(top))
         for name in self._ledger.removed:
             if _hidden(name) in left:
-                safe_tree.remove(top, _hidden(name))
+                # Hosts that share the folder may do so at the same time.
+                with contextlib.suppress(FileNotFoundError):
+                    safe_tree.remove(top, _hidden(name))
 
     def _is_whole(self, top: int, name: str) -> bool:
         try:

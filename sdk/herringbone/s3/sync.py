@@ -29,7 +29,7 @@ from herringbone.s3.checkpoint_sync import FileState, plan_removals, plan_sync
 from herringbone.s3.names import split
 from herringbone.s3.staging import checkpoint_prefix
 from herringbone_contract import safe_tree
-from herringbone_contract.checkpoint.ledger import is_ledger, read_ledger
+from herringbone_contract.checkpoint.ledger import read_ledgers
 from herringbone_contract.checkpoint.manifest import MANIFEST, NEWEST, Manifest, parse
 from herringbone_contract.errors import AwsError, HerringboneError
 from herringbone_contract.masking import printable
@@ -102,13 +102,7 @@ class CheckpointSync:
             self._sent[name] = now[name]
             sent += 1
         self._before = now
-        removed = {
-            entry: after
-            for name in now
-            if is_ledger(name, self._job)
-            for entry, after in read_ledger(str(self._folder), name).removed.items()
-        }
-        for name in plan_removals(now, self._sent, removed):
+        for name in plan_removals(now, self._sent, read_ledgers(self._folder, self._job).removed):
             self._buckets.delete(self._location(name))
             del self._sent[name]
         return sent

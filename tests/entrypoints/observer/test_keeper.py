@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import zipfile
 import zlib
@@ -163,6 +164,27 @@ def test_the_best_by_the_metric_before_the_save_stays_over_attempts(tmp_path: Pa
     job.keeper.heard([Point(40.0, "loss", 0.3)])
     torch_file(tmp_path / "step-4.pt", 41)
     assert [event["path"] for event in job.look()] == ["step-3.pt"]
+
+
+def test_copies_of_all_hosts_folders_keep_order_and_values(tmp_path: Path) -> None:
+    """As a retry over SSH: each host's folder has the files of all, and folders get the time of the copy."""
+    hosts = ("algo-1", "algo-2")
+    (tmp_path / "merged").mkdir()
+    for host in hosts:
+        (tmp_path / host).mkdir()
+        job = Job(tmp_path / host, BEST, host=host, leads=host == "algo-1")
+        for step in (9, 10):
+            job.keeper.heard([Point(step - 0.5, "loss", float(step))])
+            saved_folder(tmp_path / host / f"s{step}", step, hosts=hosts, here=host)
+            job.look()
+        for file in [*(tmp_path / host).glob("s*/*"), *(tmp_path / host).glob(".keep*")]:
+            target = tmp_path / "merged" / file.relative_to(tmp_path / host)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy2(file, target)
+    job = Job(tmp_path / "merged", BEST)
+    saved_folder(tmp_path / "merged" / "s11", 11, hosts=hosts)
+    job.look()
+    assert job.left() == ["s11", "s9"]
 
 
 def test_the_value_of_its_step_counts_also_after_the_save(tmp_path: Path) -> None:

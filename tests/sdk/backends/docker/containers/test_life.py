@@ -309,3 +309,21 @@ def test_files_are_copied_to_a_remote_engine_and_back(submit, request, way):
     assert sorted(files) == ["algo-1", "algo-2", "link-algo-1", "link-algo-2"]
     assert files["algo-2"] == bytes(3_000_000)
     assert sorted(os.listdir("kept")) == ["algo-1", "algo-2", "step-1"]
+
+
+def test_checkpoints_that_are_not_kept_are_removed_in_the_container(submit):
+    """The files are those of the container's user, whom only the container itself may act for."""
+    text = (
+        "import pathlib, time, zipfile\n"
+        "time.sleep(1.5)\n"
+        "for step in range(4):\n"
+        "    with zipfile.ZipFile(f'/opt/ml/checkpoints/step-{step}.pt', 'w') as archive:\n"
+        "        archive.writestr('data.pkl', b'x')\n"
+        "    time.sleep(0.02)\n"
+        "pathlib.Path('/opt/ml/checkpoints/best.pt').symlink_to('/opt/ml/checkpoints/step-1.pt')\n"
+    )
+    Path("own").mkdir()
+    job = submit(text, keep_checkpoints={"last": 1}, checkpoint_s3_uri=str(Path("own").resolve()))
+    assert job.wait().status == "Completed", job.failure
+    assert sorted(path.name for path in Path("own").glob("step-*.pt")) == ["step-1.pt", "step-3.pt"]
+    assert "checkpoint step-2.pt is removed, because step-3.pt is whole" in [line.text for line in job.logs()]
