@@ -126,7 +126,8 @@ class Keeper(Checkpoints):
                 times = self._times()
                 self._pending &= times.keys()
                 units = _units(top, times)
-                self._rate(times, points, self._verify(top, times, units))
+                self._verify(top, times, units)
+                self._rate(times, points)
                 self._remove_all(top, times, units)
         except Exception as error:  # noqa: BLE001 - a folder of others; the job goes on, and nothing more is removed now
             self._say(f"{type(error).__name__}: {error}")
@@ -144,9 +145,8 @@ class Keeper(Checkpoints):
                 times[name] = max(files, default=0) if stat.S_ISDIR(state.st_mode) else state.st_mtime_ns
         return times
 
-    def _verify(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> set[str]:
-        """Verify what has settled, and return the names of what is newly whole."""
-        ledger, news = self._ledger, set[str]()
+    def _verify(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> None:
+        ledger = self._ledger
         ledger.written.update({name: times[name] for name in self._pending})
         if not self._leads:
             # Every host would read the whole checkpoint: only those that are asked for.
@@ -160,16 +160,14 @@ class Keeper(Checkpoints):
             elif ledger.whole.get(name) != times[name]:
                 if self._is_whole(top, name):
                     ledger.whole[name] = times[name]
-                    news.add(name)
                 else:
                     self._say(f"{name} is not whole, or of a form that cannot be verified; it does not count")
                     if not safe_tree.exists(top, f"{name}/{MANIFEST}"):
                         # It may grow for longer than two looks; ours is complete or absent, and long to read.
                         continue
             self._pending.discard(name)
-        return news
 
-    def _rate(self, times: Mapping[str, int], points: list[Point], news: set[str]) -> None:
+    def _rate(self, times: Mapping[str, int], points: list[Point]) -> None:
         """Note the metric's value of each checkpoint: that of its step, or the last one before it was written."""
         values, by_step = self._ledger.values, {point.step: point.value for point in points}
         points.sort(key=lambda point: point.time)
@@ -179,12 +177,11 @@ class Keeper(Checkpoints):
             place = bisect_right(points, times[name] / 1e9 + _TICK_SECONDS, key=lambda point: point.time)
             if step is not None and step in by_step:
                 values[name] = by_step[step]
-            elif place and name in news:
+            elif place:
                 values[name] = points[place - 1].value
 
     def _remove_all(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> None:
         ledger = self._ledger
-        self._sweep(top)
         candidates = {unit: self._candidate(unit, names, times) for unit, names in units.items()}
         self._files = {
             unit: len(units[unit])
@@ -196,14 +193,12 @@ class Keeper(Checkpoints):
         # Before the renames: whoever goes on after a kill knows what they have hidden.
         self._write_ledger()
         for unit, after in chosen:
-            try:
-                is_removed = self._remove(top, units[unit], times)
-            except OSError as error:
-                self._say(f"{', '.join(units[unit])} cannot be removed: {error.strerror}")
+            if not self._hide(top, units[unit], times):
                 continue
             path, successor = (", ".join(units[one])[:MAX_NAME_CHARS] for one in (unit, after))
             event = {"kind": "removed", "t": time.time(), "path": path, "successor": successor}
-            self._removals += [{**event, "unit": unit, "after": after}] * is_removed
+            self._removals.append({**event, "unit": unit, "after": after})
+        self._sweep(top)
         for facts in (ledger.written, ledger.whole, ledger.values):
             for name in facts.keys() - times.keys():
                 del facts[name]
@@ -251,24 +246,26 @@ class Keeper(Checkpoints):
                 chosen.append((unit, after))
         return chosen
 
-    def _remove(self, top: int, names: list[str], times: Mapping[str, int]) -> bool:
+    def _hide(self, top: int, names: list[str], times: Mapping[str, int]) -> bool:
+        """Give the entries of a checkpoint hidden names: a script that reads finds all of it, or nothing."""
         # The script may have removed it, or written it anew, since the last look.
         now = self._times()
         names = [name for name in names if now.get(name) == times[name]]
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(name, _hidden(name), src_dir_fd=top, dst_dir_fd=top)
-        self._sweep(top)
+        try:
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(name, f".{name}{REMOVED}", src_dir_fd=top, dst_dir_fd=top)
+        except OSError as error:
+            self._say(f"{name} cannot be removed: {error.strerror}")
+            return False
         return bool(names)
 
     def _sweep(self, top: int) -> None:
-        """Remove what a rename has hidden, also before this process began."""
-        left = set(os.listdir(top))
-        for name in self._ledger.removed:
-            if _hidden(name) in left:
-                # Hosts that share the folder may do so at the same time.
-                with contextlib.suppress(FileNotFoundError):
-                    safe_tree.remove(top, _hidden(name))
+        """Remove what was hidden, also before this process began."""
+        for hidden in {f".{name}{REMOVED}" for name in self._ledger.removed} & set(os.listdir(top)):
+            # Hosts that share the folder may do so at the same time.
+            with contextlib.suppress(OSError):
+                safe_tree.remove(top, hidden)
 
     def _is_whole(self, top: int, name: str) -> bool:
         try:
@@ -347,7 +344,3 @@ def _is_saved_whole(path: Path, host: str) -> bool:
     return all(
         problem.file in missing and manifest.files[problem.file].host in elsewhere for problem in problems
     ) and any(file.host not in elsewhere for file in manifest.files.values())
-
-
-def _hidden(name: str) -> str:
-    return f".{name}{REMOVED}"

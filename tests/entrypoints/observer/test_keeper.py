@@ -155,15 +155,17 @@ def test_the_best_by_the_metric_before_the_save_stays_over_attempts(tmp_path: Pa
     job = Job(tmp_path, BEST)
     values = {1: 0.5, 2: 0.25, 3: 0.75}
     for step, value in values.items():
-        job.keeper.heard([Point(10.0 * step, "loss", value), Point(10.0 * step, "other", 0.0)])
-        torch_file(tmp_path / f"step-{step}.pt", 10 * step + 1)
+        # A file has the time of the kernel's last tick.
+        job.keeper.heard([Point(10.0 * step + 0.005, "loss", value), Point(10.0 * step, "other", 0.0)])
+        torch_file(tmp_path / f"step-{step}.pt", 10 * step)
         job.look()
     assert job.left() == ["step-2.pt", "step-3.pt"]
     # The next attempt knows the values of the first one from the ledger.
     job = Job(tmp_path, BEST)
     job.keeper.heard([Point(40.0, "loss", 0.3)])
     torch_file(tmp_path / "step-4.pt", 41)
-    assert [event["path"] for event in job.look()] == ["step-3.pt"]
+    events = [(event["kind"], event["path"]) for event in job.keeper.last(1e12)]
+    assert events == [("checkpoint", "step-4.pt"), ("removed", "step-3.pt")]
 
 
 def test_copies_of_all_hosts_folders_keep_order_and_values(tmp_path: Path) -> None:
@@ -248,10 +250,22 @@ def test_a_removal_that_was_killed_is_finished(tmp_path: Path) -> None:
     # As after a kill between the rename and the removal.
     trainer_folder(tmp_path / ".checkpoint-1.removed", 1)
     trainer_folder(tmp_path / ".other.removed", 1)
-    job = Job(tmp_path, {"last": 1})
+    job = Job(tmp_path, {"last": 2})
     trainer_folder(tmp_path / "checkpoint-3", 4)
     job.look()
-    assert job.left() == [".other.removed", "checkpoint-3"]
+    assert job.left() == [".other.removed", "checkpoint-2", "checkpoint-3"]
+
+
+def test_a_checkpoint_that_is_written_anew_before_its_removal_stays(tmp_path: Path, monkeypatch) -> None:
+    job = Job(tmp_path, {"last": 1})
+    for step in (1, 2):
+        torch_file(tmp_path / f"step-{step}.pt", step + 1)
+    seen = job.keeper._times()
+    torch_file(tmp_path / "step-1.pt", 9)
+    looks = iter([seen, job.keeper._times()])
+    monkeypatch.setattr(job.keeper, "_times", lambda: next(looks))
+    assert job.look() == []
+    assert job.left() == ["step-1.pt", "step-2.pt"]
 
 
 def test_a_script_that_prunes_by_itself_is_no_error(tmp_path: Path) -> None:
