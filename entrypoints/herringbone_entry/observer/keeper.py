@@ -18,7 +18,7 @@ import stat
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 import msgspec
@@ -123,7 +123,8 @@ class Keeper(Checkpoints):
     def _work(self, points: list[Point]) -> None:
         try:
             with safe_tree.folder(self._folder) as top:
-                times = self._times()
+                # Names that are no UTF-8 would be in no ledger.
+                times = self._times(top, filter(str.isprintable, self._look()))
                 self._pending &= times.keys()
                 units = _units(top, times)
                 self._verify(top, times, units)
@@ -132,17 +133,17 @@ class Keeper(Checkpoints):
         except Exception as error:  # noqa: BLE001 - a folder of others; the job goes on, and nothing more is removed now
             self._say(f"{type(error).__name__}: {error}")
 
-    def _times(self) -> dict[str, int]:
-        """Return when each entry was last written: of a folder its newest file, since a copy has another folder."""
+    def _times(self, top: int, names: Iterable[str]) -> dict[str, int]:
+        """Return when entries were last written: folders with their newest file, since a copy has another folder."""
         times: dict[str, int] = {}
-        # Names that are no UTF-8 would be in no ledger.
-        for name in filter(str.isprintable, self._look()):
-            with contextlib.suppress(OSError), safe_tree.folder(self._folder) as top:
+        for name in names:
+            with contextlib.suppress(OSError):
                 state = os.lstat(name, dir_fd=top)
+                times[name] = state.st_mtime_ns
                 if stat.S_ISDIR(state.st_mode):
                     with safe_tree.folder(top, name) as inside:
                         files = [entry.state.st_mtime_ns for entry in safe_tree.walk(inside) if entry.kind == "file"]
-                times[name] = max(files, default=0) if stat.S_ISDIR(state.st_mode) else state.st_mtime_ns
+                    times[name] = max(files, default=0)
         return times
 
     def _verify(self, top: int, times: Mapping[str, int], units: Mapping[str, list[str]]) -> None:
@@ -249,7 +250,7 @@ class Keeper(Checkpoints):
     def _hide(self, top: int, names: list[str], times: Mapping[str, int]) -> bool:
         """Give the entries of a checkpoint hidden names: a script that reads finds all of it, or nothing."""
         # The script may have removed it, or written it anew, since the last look.
-        now = self._times()
+        now = self._times(top, names)
         names = [name for name in names if now.get(name) == times[name]]
         try:
             for name in names:

@@ -260,10 +260,13 @@ def test_a_checkpoint_that_is_written_anew_before_its_removal_stays(tmp_path: Pa
     job = Job(tmp_path, {"last": 1})
     for step in (1, 2):
         torch_file(tmp_path / f"step-{step}.pt", step + 1)
-    seen = job.keeper._times()
-    torch_file(tmp_path / "step-1.pt", 9)
-    looks = iter([seen, job.keeper._times()])
-    monkeypatch.setattr(job.keeper, "_times", lambda: next(looks))
+    verify = job.keeper._verify
+
+    def verify_slowly(*arguments: Any) -> None:
+        verify(*arguments)
+        torch_file(tmp_path / "step-1.pt", 9)
+
+    monkeypatch.setattr(job.keeper, "_verify", verify_slowly)
     assert job.look() == []
     assert job.left() == ["step-1.pt", "step-2.pt"]
 
