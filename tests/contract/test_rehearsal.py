@@ -33,7 +33,6 @@ def step(place: int, **changes: Any) -> Step:
         "batches": [[f"i{place % 4}", *samples, f"y{place % 4}"]],
         "outputs": f"o{place}",
         "loss": [1.0 / (place + 1)],
-        "gradients": f"g{place}",
     }
     return Step(place + 1, **{**fields, **changes})
 
@@ -52,7 +51,7 @@ def others(place: int, first: int, name: str = "x") -> dict[str, Any]:
     """Return all that follows from other weights, which a difference at step `first` has caused."""
     if place < first:
         return {}
-    follows = {"outputs": f"o{name}{place}", "gradients": f"g{name}{place}", "loss": [9.0]}
+    follows = {"outputs": f"o{name}{place}", "loss": [9.0]}
     if place == first:
         return follows
     tensors = {"w": Tensor(f"{name}{place}", 4.5 + place, 1.0, 4), "b": Tensor(f"b{place}", 1.0 + place, 1.0, 1)}
@@ -262,7 +261,7 @@ def late(runs: Run) -> Run:
 def test_another_layout_is_equal_within_the_error_of_sums(before: int, after: int) -> None:
     def noise(place: int) -> dict[str, Any]:
         tensors = {"w": Tensor("", 4.0 + place + 1e-6 * (place > 4), 1.0 + place, 4), "b": step(place).tensors["b"]}
-        return {"tensors": tensors, "random": {"torch": "other"}, "outputs": "other", "gradients": "other"}
+        return {"tensors": tensors, "random": {"torch": "other"}, "outputs": "other"}
 
     base = spread(before)
     disturbed = continued(spread(before, 0, 7), late(spread(after, 4, STEPS, noise)))

@@ -182,16 +182,15 @@ def _computed(step: Step, other: Step, place: int, tensor: str, *, is_first: boo
     if tensor and is_first:
         yield Difference(Reason.RANDOM, place, tensor, f"{tensor} differs before the first step")
     elif tensor:
-        yield Difference(Reason.KERNEL, place, tensor, f"{tensor} differs after a step with equal gradients")
-    elif (step.outputs, step.loss, step.gradients) == (other.outputs, other.loss, other.gradients):
+        yield Difference(Reason.KERNEL, place, tensor, f"{tensor} differs after a step with equal outputs")
+    elif (step.outputs, step.loss) == (other.outputs, other.loss):
         return
     elif (step.draws or other.draws) and (drawn := _random(step, other)):
         yield Difference(Reason.RANDOM, place, "", f"the random numbers of {drawn} differ")
     elif step.outputs == other.outputs != "" and step.loss != other.loss:
         yield Difference(Reason.TARGETS, place, "", f"equal outputs give the loss {step.loss}, and not {other.loss}")
     else:
-        what = "outputs" if step.outputs != other.outputs else "gradients"
-        yield Difference(Reason.KERNEL, place, "", f"equal weights, samples and random numbers give other {what}")
+        yield Difference(Reason.KERNEL, place, "", "equal weights, samples and random numbers give other outputs")
 
 
 def _random(step: Step, other: Step) -> str:

@@ -41,14 +41,14 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One completed step of one optimizer; all but `loss` and `gradients` is from before the step.
+    """One completed step of one optimizer; all but `loss` and `outputs` is from before the step.
 
     number      counts the steps of all optimizers of this process, from 1
     optimizer   the number of the optimizer, in the order of their first steps
     ranks       the number of ranks that train together
     tensors     parameters and buffers by name
     state       the optimizer's state: a digest of each kind, such as "exp_avg"
-    settings    the optimizer's settings, such as "lr"
+    settings    the optimizer's settings, such as "lr", and the scale of the loss
     random      a digest of each library's random numbers when the first module was called
     draws       the step has drawn random numbers: dropout, for example
     samples     a digest of each sample that modules were called with since the last step, in order
@@ -56,7 +56,6 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
                 has none, and one of each of its tensors
     outputs     a digest of what the modules returned
     loss        what was differentiated
-    gradients   a digest of the gradients
     missing     what could not be recorded, in words
     """
 
@@ -72,7 +71,6 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     batches: list[list[str]] = []
     outputs: str = ""
     loss: list[float | None] = []
-    gradients: str = ""
     missing: list[str] = []
 
 

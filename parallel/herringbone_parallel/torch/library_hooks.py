@@ -96,6 +96,8 @@ FINGERPRINTS = (
     Hook("torch.autograd:backward", _STEPS, reached(_backward)),
     Hook(f"{_DATA}_next_index", _STEPS, _NEXT),
     Hook(f"{_DATA}__next__", _STEPS, exists),
+    Hook("torch.amp:GradScaler.step", _STEPS, takes("optimizer")),
+    Hook("torch.optim.swa_utils:AveragedModel.__init__", _STEPS, takes("model")),
     Hook("torch._C:_current_graph_task_id", _STEPS, exists),
     Hook("torch._C:_functorch.is_functorch_wrapped_tensor", _STEPS, exists),
 )

@@ -53,13 +53,16 @@ def measured(
 
 
 def tensors(
-    roots: list[nn.Module], optimizer: Optimizer, before: Mapping[int, Measured], missing: dict[str, None]
+    models: tuple[Iterable[nn.Module], Iterable[nn.Module]],
+    optimizer: Optimizer,
+    before: Mapping[int, Measured],
+    missing: dict[str, None],
 ) -> dict[str, Tensor]:
-    """Return the parameters and buffers of the modules that an optimizer trains, by name.
+    """Return the parameters and buffers of the modules that an optimizer trains, and of averaged ones, by name.
 
-    Those that were measured `before` are from then.
+    `models` are the modules that were called, and the averaged ones. Tensors that were measured `before` are from then.
     """
-    named = _named(roots, optimizer)
+    named = _named(*models, optimizer)
     names = {id(tensor): name for name, tensor in named.items()}
     now = measured(
         (tensor for number, tensor in zip(names, named.values(), strict=True) if number not in before), missing, names
@@ -111,11 +114,10 @@ def settings(optimizer: Optimizer) -> dict[str, Any]:
     }
 
 
-def gradients(optimizer: Optimizer) -> str:
-    """Return a digest of the gradients, "" where there are none, or all are zero."""
+def has_gradients(optimizer: Optimizer) -> bool:
+    """Say whether any gradient is not zero."""
     found = [parameter.grad for parameter in _parameters(optimizer) if parameter.grad is not None]
-    digests = numbers([digest(local(gradient)) for gradient in found])
-    return _hash(repr(digests)) if any(digests) else ""
+    return any(bool(local(gradient).any()) for gradient in found)
 
 
 def samples(arguments: Any) -> torch.Tensor | None:
@@ -184,15 +186,17 @@ def texts(digests: torch.Tensor) -> list[str]:
     return [_hex(bits)[:12] for bits in digests.tolist()]
 
 
-def _named(roots: list[nn.Module], optimizer: Optimizer) -> dict[str, torch.Tensor]:
+def _named(roots: Iterable[nn.Module], averages: Iterable[nn.Module], optimizer: Optimizer) -> dict[str, torch.Tensor]:
     mine = {id(parameter) for parameter in _parameters(optimizer)}
     models = [
         model for model in dict.fromkeys(map(_unwrapped, roots)) if any(id(one) in mine for one in model.parameters())
     ]
     named: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
-    for number, model in enumerate(models):
-        prefix = f"{type(model).__name__}{number}." if len(models) > 1 else ""
+    prefixes = [f"{type(model).__name__}{number}." if len(models) > 1 else "" for number, model in enumerate(models)]
+    averaged = [*averages]
+    prefixes += [f"average {number}: " for number in range(len(averaged))]
+    for prefix, model in zip(prefixes, (*models, *averaged), strict=True):
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             for wrapper in _WRAPPERS:
                 name = name.replace(wrapper, "")

@@ -4,7 +4,7 @@
     module is called         [2] `called`: the samples it gets, the random numbers, and what it returns
     backward                 [3] `ran_backward`: the loss
     optimizer step begins    [4] `_before`: weights, the optimizer's state and settings
-    optimizer step is over   [5] `_after`: gradients, which other ranks may have added to until now; the record is sent
+    optimizer step is over   [5] `_after`: the record is complete, and sent
 
 Nothing here draws a random number, keeps a graph, makes a state of an optimizer or talks to other ranks, and an error
 in here becomes a text in the record. Code that torch.compile traces passes by: a graph with our calls would be another.
@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from herringbone_contract.constants import RankVariable
@@ -52,6 +53,7 @@ class Recorder:
         self._inside = threading.local()
         # In the order of their first calls.
         self._roots: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
+        self._averages: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._begun: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._known = 0
@@ -70,6 +72,7 @@ class Recorder:
         self._losses: list[torch.Tensor] = []
         self._batches: list[list[str]] = []
         self._random: dict[str, str] = {}
+        self._scale: dict[str, float] = {}
         self._missing: dict[str, None] = {}
 
     def watch(self) -> None:
@@ -78,6 +81,8 @@ class Recorder:
         backward: Any = torch.autograd.backward
         draw: Any = _BaseDataLoaderIter._next_index
         advance = _BaseDataLoaderIter.__next__
+        scaled_step: Any = torch.amp.GradScaler.step
+        average: Any = AveragedModel.__init__
         inside = self._inside
 
         def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +112,18 @@ class Recorder:
             recorder._loaded(_waiting(self), batch)
             return batch
 
+        def scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with recorder._noting("the scale of the loss"):
+                recorder._scale = {"loss scale": self.get_scale()}
+            return scaled_step(self, *args, **kwargs)
+
+        def averaged(self: Any, *args: Any, **kwargs: Any) -> None:
+            average(self, *args, **kwargs)
+            recorder._averages[self] = None
+
         recorder = self
+        torch.amp.GradScaler.step = scaled  # type: ignore[method-assign]
+        AveragedModel.__init__ = averaged  # type: ignore[method-assign]
         nn.Module.__call__ = called  # type: ignore[method-assign]
         torch.autograd.backward = ran_backward
         _BaseDataLoaderIter._next_index = drawn  # type: ignore[method-assign]
@@ -161,19 +177,17 @@ class Recorder:
         begun: dict[str, Any] = {}
         self._begun[optimizer] = begun
         with self._noting("weights"):
-            begun["tensors"] = facts.tensors(list(self._roots), optimizer, self._buffers, self._missing)
+            begun["tensors"] = facts.tensors((self._roots, self._averages), optimizer, self._buffers, self._missing)
         with self._noting("the optimizer's state"):
             begun["state"] = facts.optimizer_state(optimizer)
         with self._noting("the optimizer's settings"):
-            begun["settings"] = facts.settings(optimizer)
+            begun["settings"] = facts.settings(optimizer) | self._scale
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         begun = self._begun.pop(optimizer, None)
         if begun is None:
             return
-        with self._noting("gradients"):
-            begun["gradients"] = facts.gradients(optimizer)
-        if not (begun.get("gradients", "unknown") or self._random or self._losses):
+        if not (self._random or self._losses or facts.has_gradients(optimizer)):
             # `get_optimizer_state_dict` and Horovod make a state by such a step, which is none of the training.
             return
         if optimizer not in self._optimizers:

@@ -9,6 +9,7 @@ import msgspec
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -169,6 +170,19 @@ def functional() -> nn.Module:
     return nn.ParameterList([weight])
 
 
+def averaged() -> nn.Module:
+    """Keep an average of the weights."""
+    model = nn.Linear(4, 1)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        average.update_parameters(model)
+    return average
+
+
 def restored() -> nn.Module:
     """Read the optimizer's state before the first step, for which torch makes a step of zeros."""
     model = nn.Linear(4, 1)
@@ -181,7 +195,20 @@ def restored() -> nn.Module:
     return model
 
 
-LOOPS = [workers, fused, compiled, accumulated, scaled, adversarial, closures, sparse, changed, functional, restored]
+LOOPS = [
+    workers,
+    fused,
+    compiled,
+    accumulated,
+    scaled,
+    adversarial,
+    closures,
+    sparse,
+    changed,
+    functional,
+    averaged,
+    restored,
+]
 
 
 def record(sender: Any) -> None:

@@ -43,6 +43,7 @@ def records() -> dict[str, list[Step]]:
         (loops.sparse, [(5, 0, 1)] * 4, ADAM),
         (loops.changed, [(2, 0, 1)] * 3, set()),
         (loops.functional, [(0, 0, 1)] * 3, set()),
+        (loops.averaged, [(2, 0, 1)] * 3, set()),
         (loops.restored, [(2, 0, 1)] * 3, ADAM),
     ],
 )
@@ -53,7 +54,7 @@ def test_every_step_is_recorded_and_changes_nothing(
     assert [(len(step.samples), len(step.batches), len(step.loss)) for step in steps] == counts
     assert [step.number for step in steps] == list(range(1, 1 + len(counts)))
     assert state <= set(steps[-1].state)
-    assert all(step.gradients and step.settings and step.random for step in steps)
+    assert all(step.settings and step.random for step in steps)
     missing = {text for step in steps for text in step.missing}
     if loop is loops.functional:
         # It calls no module, and has a parameter without values.
@@ -76,6 +77,9 @@ def test_a_step_has_the_state_before_it(records: dict[str, list[Step]]) -> None:
     assert (first.state, set(second.state)) == ({}, ADAM)
     # Of the training alone, although an evaluation counts, too.
     assert [step.tensors["norm.num_batches_tracked"].total for step in (first, second)] == [0, 1]
+    assert records["scaled"][0].settings["loss scale"] < records["scaled"][-1].settings["loss scale"] == 2.0**125
+    averages = [step.tensors["average 0: module.weight"] for step in records["averaged"]]
+    assert averages[0] == records["averaged"][0].tensors["weight"] != averages[1]
     # The model has drawn; the evaluation has not.
     assert first.draws
     assert first.random != second.random
