@@ -284,6 +284,13 @@ def test_faults_on_another_layout(change: Callable[[int], dict[str, Any]], reaso
     assert reason in [finding.reason for finding in verdict.findings]
 
 
+def test_what_no_rank_has_recorded_is_noted() -> None:
+    missing = {"missing": ["w: it has no values yet", "x: it has no values yet"]}
+    half = process(change=lambda _: {**missing, "tensors": {"b": Tensor("b")}})
+    verdict = repeatable(Run({0: [half], 1: [process()]}), Run({0: [half], 1: [process()]}))
+    assert (verdict.outcome, verdict.notes) == (Outcome.EQUAL, ("not recorded: x: it has no values yet",))
+
+
 def events(process: str, steps: Sequence[Step], rank: int = 0) -> list[dict[str, Any]]:
     return [{"kind": KIND, "t": 5.0, "rank": rank, **piece} for one in steps for piece in pieces(process, one)]
 

@@ -129,8 +129,10 @@ def _findings(ranks: Mapping[int, _Compared]) -> list[Finding]:
 
 
 def _missing(run: Run) -> Iterable[str]:
-    steps = (step for processes in run.processes.values() for process in processes for step in process.steps)
-    return dict.fromkeys(text for step in steps for text in step.missing)
+    """Return what was not recorded; a stage of a pipeline has no values of the tensors of others."""
+    steps = [step for processes in run.processes.values() for process in processes for step in process.steps]
+    known = {name for step in steps for name in step.tensors}
+    return dict.fromkeys(text for step in steps for text in step.missing if text.partition(": ")[0] not in known)
 
 
 def _samples(steps: Iterable[Step]) -> Counter[str]:

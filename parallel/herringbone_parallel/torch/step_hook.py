@@ -35,6 +35,11 @@ def not_counting() -> Iterator[None]:
         _counting = True
 
 
+def is_counting() -> bool:
+    """Say whether a step is one of the script."""
+    return _counting
+
+
 def _count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     if _counting:
         tick(optimizer)

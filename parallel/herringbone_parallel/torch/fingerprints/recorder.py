@@ -35,6 +35,7 @@ from herringbone_contract.rehearsal.records import Step
 from herringbone_contract.rehearsal.sending import Sender
 from herringbone_parallel.torch.fingerprints import facts
 from herringbone_parallel.torch.library_hooks import FINGERPRINTS
+from herringbone_parallel.torch.step_hook import is_counting
 
 
 def record() -> None:
@@ -139,7 +140,7 @@ class Recorder:
                 yield
         except Exception as error:  # noqa: BLE001 - a rehearsal must not end a script
             name = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
-            self._missing[f"{what}: {name}{error}"[:200]] = None
+            self._missing[f"{what}: {name}{error}".partition(". ")[0][:200]] = None
 
     def _loaded(self, waiting: deque[Any], batch: Any) -> None:
         with self._noting("a batch"):
@@ -172,7 +173,7 @@ class Recorder:
 
     def _before(self, optimizer: Optimizer, *_: Any) -> None:
         # A step inside a step, such as a base class's, begins again.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not is_counting():
             return
         begun: dict[str, Any] = {}
         self._begun[optimizer] = begun

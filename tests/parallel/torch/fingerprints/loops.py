@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from herringbone_contract.rehearsal.records import Step
 from herringbone_parallel.torch.fingerprints.recorder import Recorder
+from herringbone_parallel.torch.step_hook import not_counting
 
 
 class Net(nn.Module):
@@ -190,6 +191,11 @@ def restored() -> nn.Module:
     for _ in range(3):
         optimizer.zero_grad()
         get_optimizer_state_dict(model, optimizer)
+        with not_counting():
+            # A measurement of the library's own.
+            other = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+            other.param_groups[0]["params"][0].sum().backward()
+            other.step()
         model(torch.randn(2, 4)).sum().backward()
         optimizer.step()
     return model
