@@ -49,9 +49,9 @@ class Hook(NamedTuple):
 
     @property
     def library(self) -> str:
-        """The library that has the place; Keras is a part of TensorFlow."""
+        """The library that has the place; Keras is a part of TensorFlow, and Lightning has two names."""
         name = self.place.partition(":")[0].partition(".")[0]
-        return "tensorflow" if name == "keras" else name
+        return {"keras": "tensorflow", "pytorch_lightning": "lightning"}.get(name, name)
 
 
 def require(hooks: Iterable[Hook]) -> None:

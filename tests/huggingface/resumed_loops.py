@@ -77,7 +77,7 @@ class Log:
             file.write(json.dumps(line) + "\n")
 
 
-def trainer(folder: str, log: str, stop: int = 0, model: Any = None, net: Any = None, **options: Any) -> None:
+def trainer(folder: str, log: str, stop: int = 0, net: Any = None, **options: Any) -> None:
     """Train with Hugging Face's Trainer, with an evaluation and a checkpoint every second step."""
     from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
     from transformers.trainer_utils import get_last_checkpoint
@@ -129,16 +129,26 @@ def trainer(folder: str, log: str, stop: int = 0, model: Any = None, net: Any = 
         lines.end(with_it.model)
 
 
+def peft(folder: str, log: str, **options: Any) -> None:
+    """Train an adapter of PEFT's with Hugging Face's Trainer."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(7)
+    net = get_peft_model(Net(), LoraConfig(r=2, target_modules=["first"], modules_to_save=["last"], lora_dropout=0.2))
+    trainer(folder, log, net=net, **options)
+
+
 def accelerate(
     folder: str, log: str, stop: int = 0, skips: bool = True, workers: int = 0, batch_size: int = 4, **options: Any
 ) -> None:
     """Train with a loop of accelerate's, with accumulation, an evaluation and a checkpoint every second step."""
     from accelerate import Accelerator
-    from accelerate.utils import set_seed
+    from accelerate.utils import DataLoaderConfiguration, set_seed
 
     lines = Log(log, stop)
     set_seed(7)
-    accelerator = Accelerator(cpu=True, **options)
+    splits = DataLoaderConfiguration(split_batches=options.pop("split_batches", False))
+    accelerator = Accelerator(cpu=True, dataloader_config=splits, **options)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     data = Augmented()

@@ -1,4 +1,4 @@
-"""The hooks into accelerate and transformers, with a probe of each (`herringbone_contract.library_hooks`).
+"""The hooks into accelerate, transformers and Lightning, with a probe of each (`herringbone_contract.library_hooks`).
 
 Each list is of one module of ours, which requires it after the script has imported the library. No probe runs a model.
 """
@@ -76,4 +76,19 @@ POSITION_TRAINER = (
     Hook(f"{_TRAINER}_save_rng_state", _ENTERS, named_in(f"{_TRAINER}_save_checkpoint")),
     Hook(f"{_TRAINER}_load_optimizer_and_scheduler", _ENTERS, takes("self", "checkpoint")),
     Hook(f"{_TRAINER}_load_rng_state", _ENTERS, takes("self", "checkpoint")),
+    Hook(f"{_TRAINER}_save_checkpoint", "let a checkpoint be complete or none", takes("self", "model", "trial")),
+)
+POSITION_LOOKUPS = (
+    Hook(
+        "transformers.trainer_utils:get_last_checkpoint", "pass over a checkpoint whose save was cut", takes("folder")
+    ),
+)
+_LOOP = "lightning.pytorch.loops.fit_loop:_FitLoop."
+_CONNECTOR = "lightning.pytorch.trainer.connectors.checkpoint_connector:_CheckpointConnector."
+_SAVES = named_in("lightning.pytorch.trainer.trainer:Trainer.save_checkpoint")
+# Lightning's Trainer, in any job.
+POSITION_LIGHTNING = (
+    Hook(f"{_LOOP}_load_combined_loader_states", _ENTERS, named_in(f"{_LOOP}setup_data")),
+    Hook(f"{_CONNECTOR}dump_checkpoint", _ENTERS, _SAVES),
+    Hook(f"{_CONNECTOR}restore_loops", _ENTERS, named_in(f"{_CONNECTOR}restore_training_state")),
 )

@@ -20,6 +20,8 @@ from typing import Any
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import sync, write_whole
+from herringbone_contract.library_hooks import require
+from herringbone_parallel.torch.hugging_face_hooks import POSITION_LOOKUPS
 from herringbone_parallel.torch.position.rank_places import notice
 
 _MARK = "herringbone.unfinished"
@@ -30,8 +32,8 @@ def complete(module: Any) -> None:
     trainer = module.Trainer
     save = trainer._save_checkpoint
     # transformers 4.57 has a method.
-    name, owner = ("rotate_checkpoints", module) if hasattr(module, "rotate_checkpoints") else ("", trainer)
-    name = name or "_rotate_checkpoints"
+    is_method = hasattr(trainer, "_rotate_checkpoints")
+    name, owner = ("_rotate_checkpoints", trainer) if is_method else ("rotate_checkpoints", module)
     rotate, waiting = getattr(owner, name), _Waiting()
 
     def _save_checkpoint(self: Any, model: Any, trial: Any = None, **options: Any) -> None:
@@ -74,6 +76,7 @@ class _Waiting:
 
 def lookups() -> None:
     """Let transformers find complete checkpoints, after the import of `transformers.trainer_utils`."""
+    require(POSITION_LOOKUPS)
     module: Any = sys.modules["transformers.trainer_utils"]
     original = module.get_last_checkpoint
 

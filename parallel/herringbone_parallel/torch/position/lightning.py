@@ -20,8 +20,9 @@ import msgspec
 import torch
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.library_hooks import Hook, named_in, require
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch.checkpoint.peers import Peers
+from herringbone_parallel.torch.hugging_face_hooks import POSITION_LIGHTNING
 from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.checks import check
 from herringbone_parallel.torch.position.loader import follow
@@ -35,21 +36,11 @@ _KEY = "herringbone"
 _WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
 
 
-def hooks(package: str) -> tuple[Hook, ...]:
-    """Return the hooks into Lightning, which comes as `lightning.pytorch` and as `pytorch_lightning`."""
-    loop, connector = f"{package}.loops.fit_loop:_FitLoop.", f"{package}.trainer.connectors.checkpoint_connector:"
-    cls, reason = f"{connector}_CheckpointConnector.", "go on in the middle of an epoch"
-    return (
-        Hook(f"{loop}_load_combined_loader_states", reason, named_in(f"{loop}setup_data")),
-        Hook(f"{cls}dump_checkpoint", reason, named_in(f"{package}.trainer.trainer:Trainer.save_checkpoint")),
-        Hook(f"{cls}restore_loops", reason, named_in(f"{cls}restore_training_state")),
-    )
-
-
 def watch(module: ModuleType) -> None:
     """Change Lightning, after the import of its `trainer.trainer`."""
     package = module.__name__.removesuffix(".trainer.trainer")
-    require(hooks(package))
+    # It comes under two names.
+    require(hook._replace(place=hook.place.replace("lightning.pytorch", package)) for hook in POSITION_LIGHTNING)
     loop: Any = __import__(f"{package}.loops.fit_loop", fromlist=["_FitLoop"])._FitLoop
     connectors = __import__(f"{package}.trainer.connectors.checkpoint_connector", fromlist=["_CheckpointConnector"])
     connector: Any = connectors._CheckpointConnector
@@ -168,7 +159,8 @@ def _follow(loop: Any) -> None:
 def _trackers(loop: Any) -> list[LightningTracker]:
     loaders = loop._combined_loader.flattened if loop._combined_loader is not None else []
     trackers = [getattr(loader, "_herringbone_tracker", None) for loader in loaders]
-    return [tracker for tracker in trackers if tracker is not None] if None not in trackers else []
+    followed = [tracker for tracker in trackers if isinstance(tracker, LightningTracker)]
+    return followed if len(followed) == len(trackers) else []
 
 
 def _own(loop: Any, trackers: list[LightningTracker]) -> torch.Tensor | None:

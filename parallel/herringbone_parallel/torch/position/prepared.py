@@ -296,7 +296,8 @@ class Skipped:
         return tracker.batches(loader, original, batches)
 
     def __len__(self) -> int:
-        return max(len(self._herringbone[0]) - int(self._herringbone[2]), 0)
+        loader, _, batches = self._herringbone
+        return max(len(loader) - int(batches), 0)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

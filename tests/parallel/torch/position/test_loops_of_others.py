@@ -1,0 +1,136 @@
+"""Unchanged loops of Hugging Face's Trainer, PEFT, accelerate and Lightning go on in the middle of an epoch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.huggingface.resumed_loops import SAMPLES
+from tests.parallel.torch.ranks import free_port
+
+ROOT = Path(__file__).parents[4]
+# scripts/nightly names Pythons with other releases.
+PYTHON = Path(os.environ.get("TEST_HUGGINGFACE_PYTHON", ROOT / ".venv-huggingface" / "bin" / "python"))
+pytestmark = pytest.mark.huggingface
+
+
+class Ranks:
+    """Processes that run loops together, as the ranks of a job do."""
+
+    def __init__(self, number: int) -> None:
+        shared = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in (".", "contract", "parallel", "entrypoints")),
+            "WORLD_SIZE": str(number),
+            "LOCAL_WORLD_SIZE": str(number),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "TORCHELASTIC_RUN_ID": "test",
+            "GROUP_RANK": "0",
+        }
+        if number == 1:
+            # As a job of one rank, which has no process group.
+            shared = {name: value for name, value in shared.items() if name not in ("WORLD_SIZE", "MASTER_PORT")}
+        command = [str(PYTHON), "-m", "tests.huggingface.serve_loops"]
+        self.processes = [
+            subprocess.Popen(
+                command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )
+            for rank in range(number)
+        ]  # fmt: skip
+
+    def run(self, name: str, folder: Path, log: Path, **options: Any) -> list[list[Any]]:
+        """Run a loop; return the lines of each rank."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps([name, str(folder), str(log), options]) + "\n")
+            process.stdin.flush()
+        for process in self.processes:
+            assert process.stdout is not None
+            answers = (line.removeprefix("answer:") for line in process.stdout if line.startswith("answer:"))
+            assert json.loads(next(answers, '"it ended"')) == "done"
+        logs = [Path(f"{log}-{rank}") for rank in range(len(self.processes))]
+        return [[json.loads(line) for line in path.read_text().splitlines()] for path in logs]
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self.processes:
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def teams() -> Iterator[dict[int, Ranks]]:
+    if not PYTHON.exists():
+        pytest.skip("there is no Python with transformers: tests/huggingface/setup makes .venv-huggingface")
+    teams = {1: Ranks(1), 2: Ranks(2)}
+    yield teams
+    for team in teams.values():
+        team.close()
+
+
+BATCHES = {"trainer": "per_device_train_batch_size", "peft": "per_device_train_batch_size"}
+SAME = [
+    ("trainer", 1, {"dataloader_num_workers": 2, "save_total_limit": 1}, 14),
+    ("trainer", 1, {"gradient_accumulation_steps": 3, "train_sampling_strategy": "group_by_length"}, 6),
+    ("trainer", 2, {"save_strategy": "epoch"}, 5),
+    ("trainer", 2, {}, 8),
+    ("peft", 1, {}, 4),
+    ("accelerate", 1, {"gradient_accumulation_steps": 3}, 6),
+    ("accelerate", 1, {"workers": 2}, 10),
+    ("accelerate", 1, {"skips": False}, 16),
+    ("accelerate", 2, {}, 8),
+    ("accelerate", 2, {"split_batches": True}, 4),
+    ("lightning", 1, {}, 14),
+    ("lightning", 1, {"workers": 2}, 10),
+    ("lightning", 2, {}, 8),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "options", "stop"), SAME)
+def test_equal_in_bits_on_the_same_ranks(
+    name: str, number: int, options: dict[str, Any], stop: int, teams: dict[int, Ranks], tmp_path: Path
+) -> None:
+    whole = teams[number].run(name, tmp_path / "a", tmp_path / "a.log", **options)
+    before = teams[number].run(name, tmp_path / "b", tmp_path / "b.log", stop=stop, **options)
+    assert all(0 < len(mine) < len(theirs) for mine, theirs in zip(before, whole, strict=True))
+    assert teams[number].run(name, tmp_path / "b", tmp_path / "b.log", **options) == whole
+
+
+@pytest.mark.parametrize("name", ["trainer", "accelerate", "lightning"])
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_each_sample_once_on_other_ranks(
+    name: str, first: int, then: int, is_fixed: bool, teams: dict[int, Ranks], tmp_path: Path
+) -> None:
+    if name == "accelerate" and not is_fixed:
+        pytest.skip("the script counts its batches itself")
+    batch = BATCHES.get(name, "batch_size")
+    sizes = {1: 4, 2: 2} if is_fixed else {1: 4, 2: 4}
+    # In the middle of the second epoch.
+    before = teams[first].run(
+        name,
+        tmp_path / "c",
+        tmp_path / "before",
+        stop=-(-SAMPLES // (sizes[first] * first)) + 4,
+        **{batch: sizes[first]},
+    )
+    after = teams[then].run(name, tmp_path / "c", tmp_path / "after", **{batch: sizes[then]})
+    seen = {epoch: Counter[int]() for epoch in range(3)}
+    for line in [line for lines in (*before, *after) for line in lines if line[0] != "weights"]:
+        seen[line[0]].update(line[2])
+    for counted in seen.values():
+        assert set(counted) == set(range(SAMPLES))
+        # accelerate and torch fill the last batches of an epoch.
+        assert counted.total() - SAMPLES < 2 * sizes[then]
+    assert len({json.dumps(lines[-1]) for lines in after}) == 1
+    shutil.rmtree(tmp_path / "c")
