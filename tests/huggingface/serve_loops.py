@@ -1,4 +1,4 @@
-"""Run loops of `resumed_loops` as ranks of jobs do, one after the other: a process takes seconds to import transformers.
+"""Run loops of `resumed_loops` as ranks do, one after the other: a process takes seconds to import transformers.
 
 Each line of standard input is a JSON list: the loop's name, its folder and log, and its options. The answer is a line.
 """
