@@ -62,3 +62,16 @@ KERAS_COMPAT = (
     *(Hook(f"{_MODEL}{name}", _OLD, takes("filepath")) for name in ("save_weights", "load_weights")),
     Hook("keras.src.legacy.saving.legacy_h5_format:save_weights_to_hdf5_group", _OLD, exists),
 )
+_EPOCH = "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator"
+_ADAPTER = "keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter"
+_MIDDLE = "begin an epoch of fit in its middle"
+POSITION = (
+    Hook("keras.src.trainers.epoch_iterator:EpochIterator._num_batches", _MIDDLE, is_set),
+    Hook(f"{_ADAPTER}.on_epoch_begin", _MIDDLE, named_in(_EPOCH)),
+    Hook(f"{_ADAPTER}.shuffle", "keep the order of samples", is_set),
+    Hook(f"{_ADAPTER}.on_epoch_end", "keep the order of samples", exists),
+    Hook("keras.src.trainers.trainer:Trainer._initial_epoch", _MIDDLE, is_set),
+    Hook("keras.src.backend.common.global_state:get_global_attribute", "save random numbers", takes("name")),
+    Hook("tensorflow.python.ops.stateful_random_ops:global_generator", "save random numbers", exists),
+    Hook("tensorflow.python.eager.context:Context._internal_operation_seed", "save random numbers", exists),
+)

@@ -126,7 +126,7 @@ class AllRandom(Random):
     """
 
     def values(self) -> Any:
-        eager = context.context()._rng
+        eager = getattr(context.context(), "_rng", None)
         kept = {name: None if one is None else one.state.numpy().tolist() for name, one in _generators().items()}
         return {**super().values(), **kept, "eager": eager and eager.getstate()}
 
@@ -140,7 +140,7 @@ class AllRandom(Random):
         for name, one in _generators().items():
             if values[name] is not None:
                 one.state.assign(values[name])
-        if values["eager"] is not None and (eager := context.context()._rng) is not None:
+        if values["eager"] is not None and (eager := getattr(context.context(), "_rng", None)) is not None:
             set_python(eager, values["eager"])
 
     def reseed(self, numbers: Fresh) -> None:

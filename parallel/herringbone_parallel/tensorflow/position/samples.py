@@ -12,7 +12,9 @@ import keras
 import numpy as np
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.library_hooks import require
 from herringbone_parallel.position.samples import Order
+from herringbone_parallel.tensorflow.library_hooks import POSITION
 from herringbone_parallel.tensorflow.position.ranks import peers
 
 # The first batches that the main thread reads, at which random numbers are compared.
@@ -44,6 +46,7 @@ class Samples(keras.utils.PyDataset):
         drop_last: bool = False,
         **workers: Any,
     ) -> None:
+        require(POSITION)
         super().__init__(**workers)
         ranks = peers()
         self.order = Order(
