@@ -1,0 +1,47 @@
+"""The state of all random numbers, which is read again only after a draw."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from herringbone_parallel.torch.position import random_state
+
+DRAWS: list[Callable[[], Any]] = [
+    lambda: None,
+    lambda: random.random(),
+    lambda: random.gauss(0, 1),
+    lambda: random.gauss(0, 1),
+    lambda: random.seed(3),
+    lambda: random.shuffle([1, 2, 3]),
+    lambda: np.random.rand(),
+    # The second number of a pair is kept.
+    lambda: np.random.randn(),
+    lambda: np.random.randn(),
+    lambda: np.random.seed(3),
+    lambda: np.random.randn(3),
+    lambda: np.random.permutation(4),
+    lambda: torch.rand(1),
+]
+
+
+def drawn() -> list[Any]:
+    return [random.gauss(0, 1), random.random(), *np.random.randn(3), *torch.randn(3).tolist()]
+
+
+@pytest.mark.parametrize("again", range(2))
+def test_numbers_go_on_after_each_kind_of_draw(again: int) -> None:
+    for draw in DRAWS:
+        draw()
+        later = random_state.remember()
+        expected = drawn()
+        state = later()
+        assert state != random_state.take()
+        random_state.restore(state)
+        assert random_state.take() == state
+        assert drawn() == expected, again
