@@ -84,7 +84,7 @@ _HEAD = object.__basicsize__
 def _python() -> Any:
     """Return the state of Python's generator; 10 us are spent only after a draw."""
     # The functions of `random` are methods of this object. Behind its head are the numbers themselves.
-    own: Any = random._inst  # type: ignore[attr-defined]
+    own: Any = random._inst
     memory = ctypes.string_at(id(own) + _HEAD, _random.Random.__basicsize__ - _HEAD)
     return _PYTHON.get((memory, own.gauss_next), random.getstate, lambda _: True)
 

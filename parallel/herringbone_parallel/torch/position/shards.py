@@ -8,8 +8,10 @@ on 3 ranks                             3 is done; 4 goes on at 7, 0 at 9; 1 2 5 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,6 +57,9 @@ class Shards(IterableDataset[Any]):
         if not 0 <= self.rank < self.num_replicas:
             raise ParallelError(f"Shards(rank={self.rank}) of {self.num_replicas}: ranks begin at 0")
         self._paths, self._read, self._seed, self._shuffle = list(paths), read, seed, shuffle
+        # Jobs may have the same files in different folders.
+        names = repr([Path(str(path)).name for path in self._paths])
+        self._names = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
         self.epoch = 0
         # The epoch that is open, how it began, and the place of this reader in it.
         self._of_epoch, self._begun, self._place = 0, Begun(), self._reader()
@@ -86,6 +91,7 @@ class Shards(IterableDataset[Any]):
         """Return the place of this reader; it fits all readers of the same number."""
         return {
             "shards": len(self._paths),
+            "names": self._names,
             "epoch": self._of_epoch,
             "done": sorted(self._begun.done),
             "open": [list(opened) for opened in self._begun.open],
@@ -94,9 +100,10 @@ class Shards(IterableDataset[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass of the same epoch go on from a place."""
-        if state["shards"] != len(self._paths):
+        if (state["shards"], state["names"]) != (len(self._paths), self._names):
             raise ParallelError(
-                f"the checkpoint is of other data: {state['shards']} shards, and now {len(self._paths)}"
+                f"the checkpoint is of other data: {state['shards']} shards, and now {len(self._paths)}, or of the same"
+                " files in another order: give Shards the same paths, sorted"
             )
         self._of_epoch, self._place = state["epoch"], Reader(*state["place"])
         self._begun = _begun(state)
