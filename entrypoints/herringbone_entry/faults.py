@@ -1,8 +1,8 @@
-"""Cause one fault on this host, for a rehearsal: `python -m herringbone_entry.faults KIND [SECONDS [SIGNAL]]`.
+"""Cause one fault on this host, for a rehearsal: `python -m herringbone_entry.faults KIND SECONDS`.
 
     kind        what is done, and the meaning of SECONDS
     wait        nothing; return so long after the first checkpoint is complete
-    rank        signal the last rank of the host
+    rank        kill the last rank of the host
     lost        kill every process of the host
     frozen      stop every process of the host, and let it go on after so long
     notice      SIGTERM to the supervisor, as platforms announce that they take the host away
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import errno
 import os
 import resource
 import signal
@@ -219,8 +220,10 @@ def cut(family: Sequence[Process]) -> Done:
                 if not os.readlink(f"/proc/{one.pid}/fd/{name}").startswith("socket:"):  # noqa: PTH115
                     continue
                 copy = library.syscall(_PIDFD_GETFD, pidfd, int(name), 0)
-                if copy < 0 and ctypes.get_errno():
+                if copy < 0 and ctypes.get_errno() in (errno.EPERM, errno.ENOSYS):
                     return Done.REFUSED
+                if copy < 0:
+                    continue
                 with socket.socket(fileno=copy) as connection:
                     # Pairs of sockets, which have no name, join processes of one host.
                     if connection.type == socket.SOCK_STREAM and (connection.getpeername() or connection.getsockname()):
@@ -238,7 +241,7 @@ def freeze(seconds: float) -> Done:
     return signal_all(family, signal.SIGCONT)
 
 
-def cause(kind: str, seconds: float, number: int, folder: str) -> Done:
+def cause(kind: str, seconds: float, folder: str) -> Done:
     """Cause a fault of this kind."""
     if kind == "wait":
         if not await_checkpoint(folder):
@@ -264,18 +267,17 @@ def cause(kind: str, seconds: float, number: int, folder: str) -> Done:
     ranks = ranks_in(family)
     if kind == "links":
         return cut([*family[:1], *ranks])
-    return signal_all(ranks[-1:], number)
+    return signal_all(ranks[-1:], signal.SIGKILL)
 
 
 def main() -> None:
     """Cause the fault that the arguments name."""
-    kind, seconds, number = sys.argv[1], float((sys.argv[2:] or ["0"])[0]), int((sys.argv[3:] or ["9"])[0])
     # Ctrl-C reaches the client as well, which ends the job, and with it this program.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "linux":
         sys.exit(Done.REFUSED)
     try:
-        sys.exit(cause(kind, seconds, number, os.environ["SM_CHECKPOINT_DIR"]))
+        sys.exit(cause(sys.argv[1], float(sys.argv[2]), os.environ["SM_CHECKPOINT_DIR"]))
     except PermissionError:
         sys.exit(Done.REFUSED)
 

@@ -57,9 +57,9 @@ def test_a_checkpoint_is_complete_once_it_has_not_changed_for_a_while(tmp_path, 
 
 def test_a_host_that_is_gone_has_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(faults, "family_here", list)
-    assert faults.cause("wait", 0, 9, str(tmp_path)) is Done.NO_SAVE
+    assert faults.cause("wait", 0, str(tmp_path)) is Done.NO_SAVE
     for kind in ("rank", "notice", "lost", "frozen", "torn", "full", "links", "controller"):
-        assert faults.cause(kind, 0, 9, str(tmp_path)) is Done.NO_PROCESS, kind
+        assert faults.cause(kind, 0, str(tmp_path)) is Done.NO_PROCESS, kind
 
 
 def test_a_save_is_torn_by_the_end_of_the_rank_that_saves(tmp_path, monkeypatch, child):

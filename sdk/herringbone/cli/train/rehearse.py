@@ -17,7 +17,6 @@ _EPILOG = """\
 The job runs as its file says, so let what follows -- make it short: herringbone rehearse job.yaml -- --steps 40. Its
 script saves checkpoints more than once in that time.
 
-\b
 Exit codes: 0 if each run with a fault gave the undisturbed run's results, 1 if not.
 """
 
