@@ -194,7 +194,7 @@ def accelerate(
                 accelerator.wait_for_everyone()
             if step == stop:
                 return
-            if step % 3 == 0:
+            if step % 5 == 0:
                 for other in test:
                     with torch.no_grad():
                         model(**other)
