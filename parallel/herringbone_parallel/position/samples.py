@@ -48,7 +48,7 @@ class Order:
         self._ranks, self._rank = ranks, rank
         self._order = order or (self._shuffled if shuffle else lambda _: np.arange(length))
         self.seed = seed
-        self._kept: tuple[int, Array] | None = None
+        self._kept: tuple[int, Array, int] | None = None
         self.epoch = 0
         # Samples of this epoch that all ranks had used before this process began.
         self.before = 0
@@ -66,8 +66,8 @@ class Order:
         first = number * self._batch_size
         last = min(first + self._batch_size, turns(self._length, self.before, self._ranks, self._drop_last))
         places = place_of(self._length, self.before, self._ranks, self._rank, np.arange(first, last))
-        key = np.random.RandomState([self.seed % 2**32, self.epoch]).randint(2**31 - 1)
-        return self._indices()[places], np.stack([np.full(len(places), key), places], axis=1)
+        indices, key = self._drawn()
+        return indices[places], np.stack([np.full(len(places), key), places], axis=1)
 
     def pass_through(self, steps: Callable[[], Any]) -> Iterator[int]:
         """Yield the numbers of the batches. A pass in which `steps` has not changed is no epoch of the training."""
@@ -114,15 +114,21 @@ class Order:
             )
 
     def _shuffled(self, epoch: int) -> Array:
-        return np.random.RandomState([self.seed % 2**32, self.seed // 2**32, epoch]).permutation(self._length)
+        return np.random.RandomState(self._numbers(epoch)).permutation(self._length)
 
-    def _indices(self) -> Array:
-        if self._kept is None or self._kept[0] != self.epoch:
-            indices = np.asarray(self._order(self.epoch))
+    def _numbers(self, epoch: int) -> list[int]:
+        return [self.seed % 2**32, self.seed // 2**32, epoch]
+
+    def _drawn(self) -> tuple[Array, int]:
+        """Return the indices of the epoch, and a number that the seeds of its samples have."""
+        epoch = self.epoch
+        if self._kept is None or self._kept[0] != epoch:
+            indices = np.asarray(self._order(epoch))
             if indices.shape != (self._length,):
-                raise ParallelError(f"the order of epoch {self.epoch} has {indices.shape} indices of {self._length}")
-            self._kept = self.epoch, indices
-        return self._kept[1]
+                raise ParallelError(f"the order of epoch {epoch} has {indices.shape} indices of {self._length}")
+            key = int(np.random.RandomState([*self._numbers(epoch), 1]).randint(2**31 - 1))
+            self._kept = epoch, indices, key
+        return self._kept[1:]
 
     def _sum(self) -> int:
-        return zlib.crc32(np.ascontiguousarray(self._indices(), dtype=np.int64).data)
+        return zlib.crc32(np.ascontiguousarray(self._drawn()[0], dtype=np.int64).data)
