@@ -45,3 +45,11 @@ def test_numbers_go_on_after_each_kind_of_draw(again: int) -> None:
         random_state.restore(state)
         assert random_state.take() == state
         assert drawn() == expected, again
+
+
+def test_a_second_normal_number_is_a_draw() -> None:
+    np.random.seed(3)
+    np.random.randn()
+    before = random_state.take()
+    np.random.randn()
+    assert random_state.take() != before
