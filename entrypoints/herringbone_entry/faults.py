@@ -150,9 +150,11 @@ def await_checkpoint(folder: str, look: Callable[[str], Marks] = files_of) -> bo
         whole = {path: mark for path, mark in marks.items() if is_whole(path, folder)}
         if not whole:
             first = now
+        # A file that took another's place by a rename is complete, and so was the other.
+        replaced = any(before.get(path, mark)[0] != mark[0] for path, mark in whole.items())
         if whole != before:
             before, since = whole, now
-        if whole and (now - since > _SETTLED_SECONDS or now - first > _LONG_SECONDS):
+        if replaced or (whole and (now - since > _SETTLED_SECONDS or now - first > _LONG_SECONDS)):
             return True
         if not whole and not family_here():
             return False

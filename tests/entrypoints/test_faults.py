@@ -55,6 +55,12 @@ def test_a_checkpoint_is_complete_once_it_has_not_changed_for_a_while(tmp_path, 
     assert looks[-1] - looks[5] > 0.1
 
 
+def test_a_file_that_replaces_another_one_is_a_complete_checkpoint(tmp_path):
+    looks = iter([{f"{tmp_path}/a": (1, 1, 1)}, {f"{tmp_path}/a": (1, 2, 1)}, {f"{tmp_path}/a": (2, 3, 1)}])
+    assert faults.await_checkpoint(str(tmp_path), lambda _: next(looks))
+    assert next(looks, None) is None
+
+
 def test_a_host_that_is_gone_has_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(faults, "family_here", list)
     assert faults.cause("wait", 0, str(tmp_path)) is Done.NO_SAVE

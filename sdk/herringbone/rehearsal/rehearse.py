@@ -23,6 +23,7 @@ from herringbone_contract.errors import InputError, LaunchError
 from herringbone_contract.files import write_whole
 from herringbone_contract.rehearsal import records
 from herringbone_contract.rehearsal.comparison import compare, repeatable
+from herringbone_contract.rehearsal.verdict import Outcome
 
 if TYPE_CHECKING:
     from herringbone.plan.request import JobRequest
@@ -80,6 +81,7 @@ class _Rehearsed:
 
     def __init__(self, runs: Runs, stage: Stage, faults: Sequence[Fault], say: Say) -> None:
         self._runs, self._stage, self._faults, self._say = runs, stage, faults, say
+        self._is_recorded = False
 
     def rows(self) -> list[Row]:
         undisturbed = [self._undisturbed(number) for number in (1, 2)]
@@ -90,7 +92,10 @@ class _Rehearsed:
             equal="unknown",
             jobs=(*undisturbed[0].jobs, *undisturbed[1].jobs),
         )
-        rows = [self._told(judged(row, repeatable(*recorded)))]
+        verdict = repeatable(*recorded)
+        # A difference in the part that was recorded need not be one of the training.
+        self._is_recorded = verdict.outcome is not Outcome.UNKNOWN
+        rows = [self._told(judged(row, verdict))]
         pulse = self._pulse(undisturbed)
         for number in (1, 2):
             self._runs.clear(f"{UNDISTURBED}-{number}")
@@ -109,6 +114,10 @@ class _Rehearsed:
             return msgspec.structs.replace(row, equal="no", text=f"the job did not go on: {run.trouble}")
         row = msgspec.structs.replace(row, lost=max(0.0, run.seconds - pulse.seconds))
         row = judged(row, compare(recorded, self._recorded(run), layout=fault.layout))
+        if row.equal == "no" and not self._is_recorded:
+            row = msgspec.structs.replace(
+                row, equal="unknown", text=f"the undisturbed runs are not recorded; {row.text}"
+            )
         # Those of a run that differs are there to be looked at.
         if row.equal == "yes":
             self._runs.clear(fault.name)

@@ -11,6 +11,7 @@ from herringbone.cli.__main__ import main
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.records.rehearsals import RESULT, make_folder
 from herringbone_contract.errors import InputError, JobNameError, LaunchError, OptionError, UnsupportedError
+from herringbone_contract.rehearsal.verdict import Finding, Outcome, Reason, Verdict
 
 
 @pytest.fixture
@@ -118,3 +119,19 @@ def test_files_that_the_script_made_are_no_code(home):
 
     os.utime(made, (record.started + 5,) * 2)
     assert key_of(record, home) == before
+
+
+def test_a_script_that_is_not_recorded_is_neither_equal_nor_different(tmp_path, home, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib, time\nfile = pathlib.Path(os.environ['SM_CHECKPOINT_DIR'], 'step')\n"
+        "for step in range(int(file.read_text()) if file.exists() else 0, 15):\n"
+        "    time.sleep(0.1)\n    file.with_suffix('.part').write_text(str(step))\n"
+        "    file.with_suffix('.part').replace(file)\n"
+    )
+    different = Verdict(Outcome.DIFFERENT, (Finding(Reason.WEIGHTS, 1, 0, "", "others", "load them"),))
+    monkeypatch.setattr("herringbone.rehearsal.rehearse.compare", lambda *_, **__: different)
+    result = Estimator("train.py", instance_type="local_process").rehearse(faults=["rank-killed"], job_name="digits")
+    assert [(row.fault, row.equal) for row in result.rows] == [("undisturbed", "unknown"), ("rank-killed", "unknown")]
+    assert result.rows[1].text.startswith("the undisturbed runs are not recorded; step 1: others")
+    assert (result.ok, len(result.rows[1].jobs)) == (False, 2)
