@@ -54,7 +54,7 @@ def test_hooks_into_accelerate_and_transformers() -> None:
     if not HUGGING_FACE.exists():
         pytest.skip("there is no Python with transformers: tests/huggingface/setup makes .venv-huggingface")
     program = """
-import transformers.trainer
+import lightning.pytorch.trainer.trainer, transformers.trainer
 from herringbone_contract.events import hugging_face
 from herringbone_parallel.torch import hugging_face_hooks
 from tests.library_hooks import problems
