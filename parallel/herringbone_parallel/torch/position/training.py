@@ -144,11 +144,11 @@ class Training:
         Returns False, and changes nothing, where no rank finds a checkpoint.
         """
         peers, folder = _peers(), self._path()
+        # A save in the background may be the one to resume from.
+        api.finalize()
         [found] = peers.begin_maxima([tag is not None or newest_tag(folder) is not None])()
         if not found:
             return False
-        # A save in the background may be the one to resume from.
-        api.finalize()
         reader, state, divided = self._loaded(folder, tag, peers)
         extra = reader.extra
         for name, model in self._models.items():
