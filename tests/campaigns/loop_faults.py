@@ -75,7 +75,7 @@ def _pipelined(partitions: int) -> dict[str, Any]:
     }
 
 
-_HUGGING_FACE: dict[str, Any] = {"samples": 37, "epochs": 3, "padding": 8, "compares_weights": False}
+_HUGGING_FACE: dict[str, Any] = {"samples": 37, "epochs": 2, "padding": 8, "compares_weights": False}
 LOOPS = {
     "ddp": Loop(".venv", "torch_loop.py", "torch_distributed", {"kind": "ddp"}),
     "fsdp2": Loop(".venv", "torch_loop.py", "torch_distributed", {"kind": "fsdp2"}),

@@ -152,8 +152,9 @@ def _follow(loop: Any) -> None:
     progress = loop.epoch_loop.batch_progress.current
     used = max(len(loader) for loader in loop._combined_loader.flattened) - max(left)
     if own.loaders[0] is not None and own.loaders[0].place.samples and not is_same:
-        # Batches of another size, or for other ranks.
-        progress.ready = progress.started = progress.processed = progress.completed = used
+        # Batches of another size, or for other ranks. A batch at whose end it saved is not counted as completed yet.
+        progress.completed += used - progress.processed
+        progress.ready = progress.started = progress.processed = used
 
 
 def _trackers(loop: Any) -> list[LightningTracker]:
