@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, UNFINISHED, checked_tag, overlapping
+from herringbone_contract.checkpoint.manifest import MANIFEST, SUFFIX, checked_tag, overlapping
+from herringbone_contract.checkpoint.publication import note_newest, unfinished
 from herringbone_contract.checkpoint.verification import newest_tag, verify
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import open_regular, replacing, sync
@@ -35,7 +36,7 @@ from herringbone_parallel.core.checkpoint_plan import Described, PlannedFile, sa
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, plain, type_name
 from herringbone_parallel.torch.checkpoint.reading import Reader
-from herringbone_parallel.torch.checkpoint.saving import Contents, Saver, note_newest
+from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
 from herringbone_parallel.torch.checkpoint.writing import in_place, write
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
@@ -284,7 +285,7 @@ def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str
     folder, tag = target.parent, checked_tag(target.name)
     # In a folder of its own: a save in the job's folder would become the one that the job resumes from. The next save
     # of a job removes folders of this name, in case this process is killed.
-    workspace = folder / f".{tag}.{secrets.token_hex(8)}{UNFINISHED}"
+    workspace = unfinished(folder, tag, secrets.token_hex(8))
     try:
         Saver(Peers.alone()).start(workspace, tag, state, Contents(), None, in_background=False)
         (workspace / tag).rename(target)

@@ -12,7 +12,6 @@ may have folders of their own: then one rank of each host does [4], and each fol
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import os
@@ -26,21 +25,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from herringbone_contract.checkpoint.manifest import (
-    MANIFEST,
-    NEWEST,
-    REPLACED,
-    UNFINISHED,
-    USER_CONTENT,
-    File,
-    Manifest,
-    Tensor,
-    checked_tag,
-    to_json,
-)
-from herringbone_contract.checkpoint.verification import hidden, hidden_tag
+from herringbone_contract.checkpoint.manifest import USER_CONTENT, File, Manifest, Tensor, checked_tag
+from herringbone_contract.checkpoint.publication import clean, publish, unfinished
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.files import sync, write_whole
+from herringbone_contract.files import write_whole
 from herringbone_parallel.core.checkpoint_plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.background import Background
 from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, Result, attempt
@@ -238,7 +226,7 @@ class _Job:
     ) -> None:
         self._peers, self._folder, self._tag, self._save = peers, folder, tag, save
         self._hosts, self._on_complete = hosts, on_complete
-        self._path = _unfinished(folder, tag, save)
+        self._path = unfinished(folder, tag, save)
         self._time = time.time()
         # Set by `run`: whether this rank makes, renames and removes folders.
         self._manages = peers.rank == 0
@@ -309,30 +297,9 @@ class _Job:
 
     def _finish(self, parts: list[tuple[Written, _Description]]) -> None:
         (self._path / _SHARED).unlink(missing_ok=True)
-        # This syncs the names of all files in the folder, too.
-        write_whole(self._path / MANIFEST, to_json(self._manifest(parts)), mode=0o666, synced=True)
-        final = self._folder / self._tag
-        if final.is_dir():
-            # A folder cannot take the place of another in one step: until the second rename, readers find this one.
-            final.rename(self._path.with_name(self._path.name.removesuffix(UNFINISHED) + REPLACED))
-        self._path.rename(final)
-        sync(self._folder)
-        note_newest(self._folder, self._tag)
-        self._clean()
-
-    def _clean(self) -> None:
-        """Remove the hidden folders of saves that were killed."""
-        for left in hidden(self._folder):
-            tag = hidden_tag(left)
-            if tag != self._tag and not self._peers.only_savers:
-                # Other ranks may be saving there.
-                continue
-            if left.name.endswith(REPLACED) and not (self._folder / tag).exists():
-                # The kill came between the two renames: this is the only checkpoint of its tag.
-                with contextlib.suppress(OSError):
-                    left.rename(self._folder / tag)
-            else:
-                shutil.rmtree(left, ignore_errors=True)
+        publish(self._path, self._folder, self._manifest(parts))
+        # Other ranks may be saving there.
+        clean(self._folder, None if self._peers.only_savers else self._tag)
 
     def _manifest(self, parts: list[tuple[Written, _Description]]) -> Manifest:
         wholes = {piece.name: piece for pieces in self._plan.described for piece in pieces}
@@ -372,15 +339,5 @@ class _Job:
         )
 
 
-def note_newest(folder: Path, tag: str) -> None:
-    """Make this checkpoint the newest one."""
-    # Groups of ranks may write it at the same time.
-    write_whole(folder / NEWEST, f"{tag}\n".encode(), mode=0o666, synced=True)
-
-
 def _names_only(groups: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix: [{"params": list(group["params"])} for group in inner] for prefix, inner in groups.items()}
-
-
-def _unfinished(folder: Path, tag: str, save: str) -> Path:
-    return folder / f".{tag}.{save}{UNFINISHED}"

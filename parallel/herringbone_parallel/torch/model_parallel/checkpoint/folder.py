@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from herringbone_contract.checkpoint.manifest import MANIFEST, REMOVED
+from herringbone_contract.checkpoint.publication import note_newest
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.reading import Reader, find
-from herringbone_parallel.torch.checkpoint.saving import note_newest
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole
 
 _PARTIAL = "_partial"
