@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from herringbone_contract.constants import BASE_VARIABLE
+from herringbone_contract.errors import ParallelError
 from herringbone_contract.paths import Paths
 
 # A supervisor sets both for each rank.
@@ -22,6 +23,14 @@ def checkpoint_dir() -> Path:
     An image of AWS has no such variable, and the folder of the container contract is right there.
     """
     return Path(os.environ.get(CHECKPOINT_VARIABLE) or _tree().checkpoints)
+
+
+def training_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """Return the folder that a `Training` was given, or the job's. Raises `ParallelError` where there is neither."""
+    found = folder or os.environ.get(CHECKPOINT_VARIABLE)
+    if not found:
+        raise ParallelError(f"Training(folder=...) is missing: {CHECKPOINT_VARIABLE} is set in a job only")
+    return Path(found)
 
 
 def model_dir() -> Path:

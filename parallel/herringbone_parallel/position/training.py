@@ -20,6 +20,7 @@ import numpy as np
 
 from herringbone_contract.checkpoint.verification import checkpoint_path, newest_complete, newest_tag, read_manifest
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.job_folders import training_folder
 from herringbone_parallel.position.checkpoint import read, write
 from herringbone_parallel.position.parts import Array, Kept, Part, drawn, packed, unpacked
 
@@ -69,7 +70,7 @@ class Saver:
 
     def save(self, tag: str, extra: dict[str, Any], peers: Peers) -> None:
         """Write the checkpoint of a tag. Raises `ParallelError` on every rank where one fails; nothing is left then."""
-        folder, arrays, own, numbers = self._path(), {}, {}, {}
+        folder, arrays, own, numbers = training_folder(self._folder), {}, {}, {}
 
         def take() -> dict[str, int]:
             for name, part in self.parts.items():
@@ -95,7 +96,7 @@ class Saver:
 
     def find(self, tag: str | None, peers: Peers) -> Found | None:
         """Read the newest complete checkpoint, or that of a tag; None where no rank finds one."""
-        folder = self._path()
+        folder = training_folder(self._folder)
 
         def search() -> str | None:
             if tag is not None or newest_tag(folder) is None:
@@ -142,12 +143,6 @@ class Saver:
         if missing := [name for name in self.parts if name not in numbers]:
             raise ParallelError(f"the checkpoint {tag!r} has no part {missing[0]!r}; it has {', '.join(numbers)}")
         return Found(arrays, extra, own, numbers, is_same)
-
-    def _path(self) -> Path:
-        folder = self._folder or os.environ.get("SM_CHECKPOINT_DIR")
-        if not folder:
-            raise ParallelError("Training(folder=...) is missing: SM_CHECKPOINT_DIR is set in a job only")
-        return Path(folder)
 
 
 def _sum(array: Array) -> int:

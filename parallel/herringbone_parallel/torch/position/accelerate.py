@@ -20,8 +20,6 @@ from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch.hugging_face_hooks import POSITION_CHECKPOINTS, POSITION_LOADERS, POSITION_OPTIMIZERS
 from herringbone_parallel.torch.position import prepared, rank_places
 
-_NONE_SAVED = "this checkpoint has no place in the data: the script goes on in the way of its library"
-
 
 def loaders() -> None:
     """Change accelerate's loaders, after the import of `accelerate.data_loader`. [1] [5]"""
@@ -89,7 +87,7 @@ def resume(folder: Any, rank: int, loaders: list[Any]) -> bool:
     """Let loaders go on from a checkpoint's place; False where it has none."""
     place = rank_places.read(folder, rank, _ranks())
     if place is None:
-        rank_places.notice(_NONE_SAVED)
+        rank_places.notice(rank_places.NONE_SAVED)
         return False
     rank_places.go_on(place, rank, _ranks(), loaders)
     return True

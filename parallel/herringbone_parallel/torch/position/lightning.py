@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -29,8 +28,8 @@ from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import Samples
 from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
 from herringbone_parallel.torch.position.random_state import RandomState
-from herringbone_parallel.torch.position.rank_places import RankPlace, notice, put
-from herringbone_parallel.torch.position.tracker import Begin, Tracker
+from herringbone_parallel.torch.position.rank_places import NONE_SAVED, RankPlace, kept, notice
+from herringbone_parallel.torch.position.tracker import Tracker
 
 _KEY = "herringbone"
 _WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
@@ -79,11 +78,8 @@ class LightningTracker(Tracker):
 
     def of_checkpoint(self, *, is_over: bool) -> LoaderPlace:
         """Return the place behind the batches that Lightning has taken; `is_over` at the end of its epoch."""
-        begin, place = self.begin(), self.place()
-        if is_over:
-            place = msgspec.structs.replace(place, epoch=self.epoch + 1, samples=0)
-            begin = Begin(begin.creation, None) if begin is not None and self._keeps_iterator else None
-        return LoaderPlace(place, begin, None, getattr(self._sampler, "epoch", 0) + is_over, None)
+        iteration = getattr(self._sampler, "epoch", 0) + is_over
+        return LoaderPlace(*self.behind(is_over=is_over), None, iteration, None)
 
     def go_on(self, known: LoaderPlace, numbers: Numbers) -> int:
         """Let the next pass go on from a checkpoint's place; return the number of batches that this rank has left."""
@@ -141,12 +137,12 @@ def _follow(loop: Any) -> None:
     if saved is None:
         return
     if not saved:
-        notice("this checkpoint has no place in the data: the script goes on in the way of its library")
+        notice(NONE_SAVED)
         return
     peers = Peers.default()
     is_same = len(saved) == peers.size
-    own = msgspec.msgpack.decode(bytes(saved[peers.rank if is_same else 0].numpy()), type=RankPlace)
-    numbers = Numbers(partial(put, own.random, None if is_same else peers.rank))
+    own = msgspec.msgpack.decode(random_state.to_bytes(saved[peers.rank if is_same else 0]), type=RankPlace)
+    numbers = own.numbers(peers.rank, peers.size)
     left = [tracker.go_on(known, numbers) for tracker, known in zip(trackers, own.loaders, strict=True) if known]
     warnings.filterwarnings("ignore", message=_WARNING)
     progress = loop.epoch_loop.batch_progress.current
@@ -166,10 +162,7 @@ def _trackers(loop: Any) -> list[LightningTracker]:
 
 def _own(loop: Any, trackers: list[LightningTracker]) -> torch.Tensor | None:
     is_over = bool(loop.epoch_loop.batch_progress.is_last_batch)
-    try:
-        places: list[LoaderPlace | None] = [tracker.of_checkpoint(is_over=is_over) for tracker in trackers]
-    except ParallelError as error:
-        notice(f"the place in the data is not kept: {error}")
+    places = kept(lambda: [tracker.of_checkpoint(is_over=is_over) for tracker in trackers])
+    if places is None:
         return None
-    place = RankPlace(random_state.take(), places, Peers.default().size)
-    return torch.frombuffer(bytearray(msgspec.msgpack.encode(place)), dtype=torch.uint8)
+    return random_state.to_tensor(msgspec.msgpack.encode(RankPlace(random_state.take(), places, Peers.default().size)))

@@ -149,14 +149,10 @@ class PreparedTracker(Tracker):
         """Return the place of the last completed step; None of a loader of which no step has used a batch."""
         if self._resumed is not None and self._known is not None:
             return self._known[0]
-        is_over, begin = self._is_over, self.begin()
-        place = self.place()
-        if is_over:
-            place = msgspec.structs.replace(place, epoch=self.epoch + 1, samples=0)
+        is_over = self._is_over
+        place, begin = self.behind(is_over=is_over)
         if not place.epoch and not place.samples:
             return None
-        if is_over:
-            begin = Begin(begin.creation, None) if begin is not None and self._keeps_iterator else None
         ahead = self._fetches.get(self._used) if self.is_begun and not is_over else None
         # accelerate counts an epoch when it is asked for one more batch.
         iteration += is_over

@@ -62,6 +62,17 @@ def restore(state: RandomState) -> None:
         torch.cuda.set_rng_state_all([to_tensor(device) for device in state.devices])
 
 
+def go_on(state: RandomState, *others: int) -> None:
+    """Restore a snapshot; with `others`, such as a rank that nobody had, seed everything by it and by them."""
+    if not others:
+        restore(state)
+        return
+    # None of the numbers that were drawn comes again.
+    seed(state.torch, *others)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(torch.initial_seed())
+
+
 class _Kept:
     """A state that takes long to read, because it becomes a list of numbers: read again only after a draw."""
 

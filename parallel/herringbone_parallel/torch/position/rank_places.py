@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import write_whole
@@ -24,6 +23,7 @@ from herringbone_parallel.torch.position import prepared, random_state
 from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
 from herringbone_parallel.torch.position.random_state import RandomState
 
+NONE_SAVED = "this checkpoint has no place in the data: the script goes on in the way of its library"
 _NAME = "herringbone-place-{}.msgpack"
 
 
@@ -33,6 +33,10 @@ class RankPlace(msgspec.Struct, frozen=True):
     random: RandomState
     loaders: list[LoaderPlace | None]
     ranks: int
+
+    def numbers(self, rank: int, ranks: int) -> Numbers:
+        """Return the random numbers for a rank: its own, or on another number of ranks such as nobody has drawn."""
+        return Numbers(partial(random_state.go_on, self.random, *(() if self.ranks == ranks else (rank,))))
 
 
 class _Process:
@@ -57,18 +61,27 @@ def take(ranks: int, loaders: Sequence[Any]) -> RankPlace | None:
     if _Process.numbers is None and any(tracker.taken for tracker in followed):
         notice("the place in the data is not kept: no step of an optimizer that accelerate has prepared")
         return None
-    try:
-        places = [
+    places = kept(
+        lambda: [
             None if tracker is None else tracker.of_checkpoint(loader.iteration)
             for tracker, loader in zip(trackers, loaders, strict=True)
         ]
-    except ParallelError as error:
-        notice(f"the place in the data is not kept: {error}")
+    )
+    if places is None:
         return None
     # Numbers that were drawn since the step belong to batches that come again.
     is_ahead = any(tracker.is_begun and tracker.is_ahead for tracker in followed)
     numbers = _Process.numbers if is_ahead and _Process.numbers is not None else random_state.remember()
     return RankPlace(numbers(), places, ranks)
+
+
+def kept(places: Callable[[], list[LoaderPlace | None]]) -> list[LoaderPlace | None] | None:
+    """Return the places of loaders; None, and a notice, for an order that nobody can repeat."""
+    try:
+        return places()
+    except ParallelError as error:
+        notice(f"the place in the data is not kept: {error}")
+        return None
 
 
 def write(folder: str | os.PathLike[str], rank: int, ranks: int, loaders: Sequence[Any]) -> None:
@@ -94,21 +107,10 @@ def read(folder: str | os.PathLike[str], rank: int, ranks: int) -> RankPlace | N
 
 def go_on(place: RankPlace, rank: int, ranks: int, loaders: Sequence[Any]) -> None:
     """Let loaders go on from a checkpoint's places."""
-    numbers = Numbers(partial(put, place.random, None if place.ranks == ranks else rank))
+    numbers = place.numbers(rank, ranks)
     for loader, known in zip(loaders, place.loaders, strict=False):
         if known is not None and (tracker := prepared.tracker_of(loader)) is not None:
             tracker.go_on(known, numbers)
-
-
-def put(state: RandomState, rank: int | None) -> None:
-    """Restore random numbers; on another number of ranks, those of `rank`."""
-    if rank is None:
-        random_state.restore(state)
-        return
-    # Nobody had this rank's numbers, and none of those that were drawn comes again.
-    random_state.seed(state.torch, rank)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 @cache

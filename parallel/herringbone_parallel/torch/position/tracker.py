@@ -138,6 +138,14 @@ class Tracker:
         used = self.order.used(self._before, self._used)
         return Place(self.epoch, used, ranks, length, self._used_state, self.seed)
 
+    def behind(self, *, is_over: bool) -> tuple[Place, Begin | None]:
+        """Return `place` and `begin`; those of the next epoch where `is_over`, as the loop's library may know first."""
+        place, begin = self.place(), self.begin()
+        if is_over:
+            place = msgspec.structs.replace(place, epoch=self.epoch + 1, samples=0)
+            begin = Begin(begin.creation, None) if begin is not None and self._keeps_iterator else None
+        return place, begin
+
     def begin(self) -> Begin | None:
         """Return how this epoch began; None between epochs."""
         if self._resumed is not None:

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from herringbone_contract.checkpoint.verification import newest_tag
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.job_folders import training_folder
 from herringbone_parallel.torch.checkpoint import api
 from herringbone_parallel.torch.checkpoint.reading import pass_over
 from herringbone_parallel.torch.checkpoint.states import decode, encode
@@ -136,14 +137,14 @@ class Training:
         extra = {"step": self.step, "ranks": peers.size, "others": others, "optimizers": kinds}
         contents = api.Contents(mesh=mesh, extra=extra)
         save = api.async_save if in_background else api.save
-        return save(self._path(), tag or f"step-{self.step}", state, contents=contents, peers=peers)
+        return save(training_folder(self._folder), tag or f"step-{self.step}", state, contents=contents, peers=peers)
 
     def resume(self, tag: str | None = None) -> bool:
         """Go on from the newest complete checkpoint, or that of a tag; every rank calls, before the first step.
 
         Returns False, and changes nothing, where no rank finds a checkpoint.
         """
-        peers, folder = _peers(), self._path()
+        peers, folder = _peers(), training_folder(self._folder)
         # A save in the background may be the one to resume from.
         api.finalize()
         [found] = peers.begin_maxima([tag is not None or newest_tag(folder) is not None])()
@@ -199,8 +200,7 @@ class Training:
         mine = peers.rank if is_same else 0
 
         def read(rank: int) -> _Own:
-            content = bytes(memoryview(reader.tensor(f"{_OWN}.{rank}").numpy()))
-            return msgspec.msgpack.decode(content, type=_Own)
+            return msgspec.msgpack.decode(random_state.to_bytes(reader.tensor(f"{_OWN}.{rank}")), type=_Own)
 
         own = read(mine)
 
@@ -210,11 +210,7 @@ class Training:
         for name, tracker in self._trackers.items():
             tracker.resume(_of(own.places, name), own.begins.get(name), partial(others, name))
         self.step = extra["step"]
-        if is_same:
-            random_state.restore(own.random)
-        else:
-            # Nobody had this rank's numbers, and none of those that were drawn comes again.
-            random_state.seed(own.random.torch, self.step, peers.rank)
+        random_state.go_on(own.random, *(() if is_same else (self.step, peers.rank)))
 
     def _state(self, reader: Any = None) -> dict[str, Any]:
         """Return the state of models and optimizers; with a reader, room for what it has."""
@@ -230,8 +226,7 @@ class Training:
         begins, places = ({name: one.begin() for name, one in trackers}, {name: one.place() for name, one in trackers})
         # Numbers that were drawn since the step belong to batches that come again.
         numbers = self._numbers if any(one.is_ahead for _, one in trackers) else random_state.remember()
-        content = msgspec.msgpack.encode(_Own(numbers(), begins, places))
-        return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return random_state.to_tensor(msgspec.msgpack.encode(_Own(numbers(), begins, places)))
 
     def _owner(self, name: str, optimizer: Optimizer) -> nn.Module:
         mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -265,12 +260,6 @@ class Training:
                 tracker.note(_WITHOUT_BATCH)
         for tracker in trackers:
             tracker.step()
-
-    def _path(self) -> Path:
-        folder = self._folder or os.environ.get("SM_CHECKPOINT_DIR")
-        if not folder:
-            raise ParallelError("Training(folder=...) is missing: SM_CHECKPOINT_DIR is set in a job only")
-        return Path(folder)
 
 
 def _pipeline(parts: dict[str, Any]) -> Any:

@@ -53,3 +53,18 @@ def test_a_second_normal_number_is_a_draw() -> None:
     before = random_state.take()
     np.random.randn()
     assert random_state.take() != before
+
+
+def test_a_rank_that_nobody_had_draws_other_numbers_on_its_devices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    state = random_state.take()
+    draws = [drawn()]
+    for others in ((4, 0), (4, 1), (5, 0)):
+        random_state.go_on(state, *others)
+        draws.append(drawn())
+    assert len({tuple(one) for one in draws}) == 4
+    assert len(set(seeds)) == 3
+    random_state.go_on(state)
+    assert (drawn(), len(seeds)) == (draws[0], 3)
