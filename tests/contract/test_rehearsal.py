@@ -142,7 +142,8 @@ def test_the_reason_of_a_difference_after_a_restart(
     assert verdict.outcome is Outcome.DIFFERENT
     assert verdict.first is not None
     assert verdict.first.advice == ADVICE[expected[0][0]]
-    assert verdict.first.text.startswith(f"step {expected[0][1]}: ")
+    # The row of the table has the number of the step.
+    assert not verdict.first.text.startswith("step ")
 
 
 def test_samples_that_are_used_again_after_a_restart() -> None:

@@ -53,7 +53,11 @@ def compare(undisturbed: Sequence[Run], disturbed: Run, *, layout: Literal["same
     hidden = {reason for finding in noise for reason in (finding.reason, *_HIDDEN.get(finding.reason, ()))}
     found = _findings(ranks)
     findings = tuple(finding for finding in found if finding.reason not in hidden)
-    notes += [f"not repeatable without a disturbance either: {one.text}" for one in found if one.reason in hidden]
+    notes += [
+        f"not repeatable without a disturbance either: step {one.step}: {one.text}"
+        for one in found
+        if one.reason in hidden
+    ]
     notes += [note for compared in ranks.values() for note in compared.notes]
     notes += [f"not recorded: {text}" for run in (base, disturbed) for text in _missing(run)]
     steps = min((compared.steps for compared in ranks.values()), default=0)
@@ -123,7 +127,7 @@ def _findings(ranks: Mapping[int, _Compared]) -> list[Finding]:
     for rank, one in sorted(found, key=lambda two: two[1].place):
         first.setdefault(one.reason, (rank, one))
     return [
-        Finding(reason, one.place + 1, rank, one.tensor, f"step {one.place + 1}: {one.detail}", ADVICE[reason])
+        Finding(reason, one.place + 1, rank, one.tensor, one.detail, ADVICE[reason])
         for reason, (rank, one) in first.items()
     ]
 
