@@ -12,6 +12,7 @@ def add_settings(parser: argparse.ArgumentParser, *, optimizers: tuple[str, ...]
     """Add the shared hyperparameters. Each example adds its other ones itself."""
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--steps", type=int, help="stop after this number of steps, also within an epoch")
+    parser.add_argument("--save-every", type=int, help="steps between two checkpoints (PyTorch only; default: 100)")
     parser.add_argument("--global-batch", type=int, default=64, help="examples of one step on all ranks together")
     parser.add_argument("--rank-batch", type=int, default=8, help="examples of one forward on a rank")
     parser.add_argument("--base-batch", type=int, help="the batch that --lr is meant for (default: the global batch)")

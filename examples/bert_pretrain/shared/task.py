@@ -111,9 +111,9 @@ class Task(ABC):
         self.model = self.build_model(self.tokenizer.size, max(phase.length for phase in phases))
         # Both phases share the optimizer: the second one goes on with the first one's moments.
         self.optimizer = self.build_optimizer()
-        self._phases = [self._phase(phase) for phase in phases]
+        self.phases = [self._phase(phase) for phase in phases]
         self.epochs = sum(phase.epochs for phase in phases)
-        self._current, self.order = self._phases[0], self._phases[0].order
+        self._current, self.order = self.phases[0], self.phases[0].order
 
     @abstractmethod
     def build_model(self, vocabulary: int, length: int) -> Any:
@@ -142,11 +142,14 @@ class Task(ABC):
         steps = order.Order(len(pairs), **batches, ranks=self.world.ranks, seed=settings.seed, shuffled=self.shuffled)
         return Phase(settings, pairs, test, steps, self.build_updates(settings, steps))
 
-    def epoch(self, number: int) -> Iterator[float]:
-        """Train one epoch of the phase that it belongs to. Yield the mean loss of each step over all ranks."""
-        self._current = self._phases[0 if number < self._phases[0].settings.epochs else 1]
+    def epoch(self, number: int, first: int = 0) -> Iterator[float]:
+        """Train one epoch of the phase that it belongs to, from its step `first` on.
+
+        Yield the mean loss of each step over all ranks.
+        """
+        self._current = self.phases[0 if number < self.phases[0].settings.epochs else 1]
         self.order = self._current.order
-        for step in self.order.epoch(number, rank=self.world.rank):
+        for step in self.order.epoch(number, rank=self.world.rank)[first:]:
             parts = (batch_of([self._train_example(number, index) for index in part]) for part in step)
             yield self._current.updates.step(parts, self.loss)
 

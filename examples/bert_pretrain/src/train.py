@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import functools
+from typing import Any
 
 import torch
 from common.for_torch import world
+from common.for_torch.checkpoints import Checkpoints
 from common.for_torch.updates import Updates, build_optimizer
 from common.loop import run
 from common.order import Order, permutation
@@ -37,6 +39,12 @@ class Training(Task):
     def build_updates(self, settings: argparse.Namespace, order: Order) -> Updates:
         return Updates(settings, self.world, self.model, self.optimizer, order)
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Everything that the next step depends on, for the checkpoints. Phases share the model and the optimizer."""
+        updates = [phase.updates for phase in self.phases]
+        return {**updates[0].parts, **{f"updates-{number}": later for number, later in enumerate(updates[1:], 2)}}
+
     def loss(self, batch: Batch) -> torch.Tensor:
         self._parallel.train()
         scored = self._parallel(*self._inputs(batch))
@@ -56,7 +64,7 @@ class Training(Task):
 
 def main() -> None:
     settings = parse()
-    run(settings, functools.partial(Training, settings), world)
+    run(settings, functools.partial(Training, settings), world, Checkpoints)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Task(ABC):
             len(self._windows), **batches, ranks=world.ranks, seed=settings.seed, shuffled=self.shuffled
         )
         self.model = self.build_model(self.tokenizer.size)
-        self._updates = self.build_updates()
+        self.updates = self.build_updates()
 
     @abstractmethod
     def build_model(self, vocabulary: int) -> Any:
@@ -91,12 +91,10 @@ class Task(ABC):
     def scores(self, batch: Batch) -> Scores:
         """Return the scores of each token, without dropout."""
 
-    def epoch(self, number: int) -> Iterator[float]:
-        """Train one epoch. Yield the mean loss of each step over all ranks."""
-        for step in self.order.epoch(number, rank=self.world.rank):
-            yield self._updates.step(
-                (self._batch([self._windows[index] for index in part]) for part in step), self.loss
-            )
+    def epoch(self, number: int, first: int = 0) -> Iterator[float]:
+        """Train one epoch from its step `first` on. Yield the mean loss of each step over all ranks."""
+        for step in self.order.epoch(number, rank=self.world.rank)[first:]:
+            yield self.updates.step((self._batch([self._windows[index] for index in part]) for part in step), self.loss)
 
     def evaluate(self) -> dict[str, float]:
         """Return F1 and exact match in percent. Each rank answers a part of the questions."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from common.for_torch import world
+from common.for_torch.checkpoints import Checkpoints
 from common.for_torch.updates import Updates, build_optimizer
 from common.loop import run
 from common.order import permutation
@@ -31,6 +33,11 @@ class Training(Task):
         optimizer = build_optimizer(self.settings, self.model)
         return Updates(self.settings, self.world, self.model, optimizer, self.order)
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Everything that the next step depends on, for the checkpoints."""
+        return self.updates.parts
+
     def loss(self, batch: Batch) -> torch.Tensor:
         self._parallel.train()
         scored = self._parallel(*self._inputs(batch))
@@ -50,7 +57,7 @@ class Training(Task):
 
 def main() -> None:
     settings = parse()
-    run(settings, functools.partial(Training, settings), world)
+    run(settings, functools.partial(Training, settings), world, Checkpoints)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -55,6 +55,20 @@ class Updates:
         self._precision = Precision(settings.precision, world.device)
         # In a job, the backend averages over parts and ranks. Without a launcher there is no backend: average here.
         self._share = 1.0 if world.is_launched else 1.0 / order.parts_per_step
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Everything that the next step depends on, as parts of a checkpoint."""
+        return {"model": self._model, "optimizer": self._optimizer, "updates": self}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the schedule, and the state of fp16's scale."""
+        return {"steps": self._steps, "scaler": self._precision.scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with such a state."""
+        self._steps = state["steps"]
+        self._precision.scaler.load_state_dict(state["scaler"])
 
     def step(self, parts: Iterable[Part], loss_of: Callable[[Part], torch.Tensor]) -> float:
         """Run one step on this rank's parts. Return the mean loss of all parts of all ranks."""

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import smdistributed.modelparallel.torch as smp
 import torch
-from digits import Net, batches, device, load
+from digits import BATCH, Net, batches, device, load
 from torch.nn import functional
 from tqdm import tqdm
+
+from herringbone_parallel.torch.position.api import Training
 
 
 @smp.step
@@ -39,15 +41,22 @@ def main() -> None:
     model = smp.DistributedModel(Net())
     optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9))
 
+    training = Training(model=model, optimizer=optimizer)
+    training.resume()
+    per_epoch = len(data["train_labels"]) // BATCH
+
     first = smp.rank() == 0
-    steps = sum(len(batches(data, epoch, arguments.seed)) for epoch in range(arguments.epochs))
-    progress = tqdm(total=steps, desc="training", unit="step", disable=not first)
-    for epoch in range(arguments.epochs):
-        for images, labels in batches(data, epoch, arguments.seed):
+    progress = tqdm(
+        total=arguments.epochs * per_epoch, initial=training.step, desc="training", unit="step", disable=not first
+    )
+    for epoch in range(training.step // per_epoch, arguments.epochs):
+        for images, labels in batches(data, epoch, arguments.seed)[training.step % per_epoch :]:
             optimizer.zero_grad()
             loss = train_step(model, images, labels).reduce_mean()
             optimizer.step()
             progress.update()
+            if training.step % per_epoch == per_epoch // 2:
+                training.save()
         if first:
             progress.write(f"epoch={epoch + 1} loss={loss.item():.4f}")
     progress.close()

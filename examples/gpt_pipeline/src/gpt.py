@@ -16,6 +16,7 @@ BYTES = 256
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--save-every", type=int, default=100, help="steps between two checkpoints of train.py")
     parser.add_argument("--global-batch", type=int, default=16, help="windows of one step on all replicas together")
     parser.add_argument("--context", type=int, default=64, help="bytes per window")
     parser.add_argument("--width", type=int, default=64)

@@ -10,6 +10,7 @@ import torch
 from gpt import Text, build, loss_of, parse
 
 from herringbone_parallel.run_log import RunLog
+from herringbone_parallel.torch.position.api import Training
 from herringbone_parallel.torch.recipes.api import Schedule
 
 
@@ -31,8 +32,10 @@ def main() -> None:
         model = smp.DistributedModel(build(settings))
         optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=settings.lr))
         schedule = Schedule(length=settings.steps, warmup=settings.warmup).by_steps()
+        training = Training(model=model, optimizer=optimizer)
+        training.resume()
     with log.epoch(1):
-        for step in range(settings.steps):
+        for step in range(training.step, settings.steps):
             # Every rank draws all windows of the step, and takes those of its pipeline: ranks need not send any data.
             tokens, targets = (part[smp.dp_rank() :: smp.dp_size()] for part in text.batch(step))
             for group in optimizer.param_groups:
@@ -45,6 +48,8 @@ def main() -> None:
             mean = sum(smp.allgather(loss.item(), smp.DP_GROUP)) / smp.dp_size()
             if smp.rank() == 0:
                 print(f"step={step + 1} loss={mean:.7f}")
+            if training.step % settings.save_every == 0:
+                training.save(in_background=True)
     count = sum(parameter.numel() for parameter in model.local_parameters())
     print(f"this rank holds {count} parameters")
     smp.save(model.state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt", partial=False)

@@ -50,7 +50,7 @@ class Task(ABC):
             len(self._data.pictures), **batches, ranks=world.ranks, seed=settings.seed, shuffled=self.shuffled
         )
         self.model = self.build_model(len(self._data.categories))
-        self._updates = self.build_updates()
+        self.updates = self.build_updates()
 
     def refuse_settings_of_torch(self, framework: str) -> None:
         """Raise for the channel `weights`, and for `--workers`, which only PyTorch's script reads."""
@@ -86,13 +86,13 @@ class Task(ABC):
         for part in parts:
             yield [load(data, index) for index in part]
 
-    def epoch(self, number: int) -> Iterator[float]:
-        """Train one epoch. Yield the mean loss of each step over all ranks."""
-        steps = self.order.epoch(number, rank=self.world.rank)
+    def epoch(self, number: int, first: int = 0) -> Iterator[float]:
+        """Train one epoch from its step `first` on. Yield the mean loss of each step over all ranks."""
+        steps = self.order.epoch(number, rank=self.world.rank)[first:]
         batches = self.batches(self._data, [part for step in steps for part in step])
         for step in steps:
             seeds = (np.array(hash((self.settings.seed, number, *part)), np.int64) for part in step)
-            yield self._updates.step(((seed, next(batches)) for seed in seeds), self.loss)
+            yield self.updates.step(((seed, next(batches)) for seed in seeds), self.loss)
 
     def evaluate(self) -> dict[str, float]:
         """Return the average precision of masks and of boxes. Each rank detects in a part of the images."""

@@ -12,6 +12,7 @@ import torch
 from coco import Coco
 from common.data import DataError
 from common.for_torch import world
+from common.for_torch.checkpoints import Checkpoints
 from common.for_torch.updates import Updates, build_optimizer
 from common.loop import run
 from common.order import permutation
@@ -56,6 +57,11 @@ class Training(Task):
         optimizer = build_optimizer(self.settings, self.model)
         return Updates(self.settings, self.world, self.model, optimizer, self.order)
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Everything that the next step depends on, for the checkpoints."""
+        return self.updates.parts
+
     def loss(self, part: tuple[Any, list[tuple[Tensor, dict[str, Tensor]]]]) -> Tensor:
         self._parallel.train()
         seed, images = part
@@ -95,7 +101,7 @@ def published() -> Path | None:
 
 def main() -> None:
     settings = parse()
-    run(settings, functools.partial(Training, settings), world)
+    run(settings, functools.partial(Training, settings), world, Checkpoints)
 
 
 if __name__ == "__main__":

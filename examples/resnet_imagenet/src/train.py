@@ -7,9 +7,11 @@ import functools
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from common.for_torch import world
+from common.for_torch.checkpoints import Checkpoints
 from common.for_torch.updates import Updates, build_optimizer
 from common.for_torch.world import World
 from common.loop import run
@@ -67,11 +69,16 @@ class Training:
         self._criterion = nn.CrossEntropyLoss(label_smoothing=settings.smoothing)
         self._updates = Updates(settings, world, self.model, build_optimizer(settings, self.model), self.order)
 
-    def epoch(self, number: int) -> Iterator[float]:
-        """Train one epoch. Yield the mean loss of each step over all ranks."""
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Everything that the next step depends on, for the checkpoints."""
+        return self._updates.parts
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[float]:
+        """Train one epoch from its step `first` on. Yield the mean loss of each step over all ranks."""
         self._parallel.train()
         self._data.begin(number)
-        steps = self.order.epoch(number, rank=self._world.rank)
+        steps = self.order.epoch(number, rank=self._world.rank)[first:]
         # One loader for the whole epoch: workers read ahead across the steps.
         parts = iter(self._loader(self._data, [part for step in steps for part in step]))
         for step in steps:
@@ -101,7 +108,7 @@ class Training:
 
 def main() -> None:
     settings = parse()
-    run(settings, functools.partial(Training, settings), world)
+    run(settings, functools.partial(Training, settings), world, Checkpoints)
 
 
 if __name__ == "__main__":

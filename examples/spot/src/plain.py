@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import torch
-from task import CHECKPOINTS, STOPPED, Net, batch
+from task import STOPPED, Net, batch
 from torch.nn import functional
 
-FILE = CHECKPOINTS / "state.pt"
+from herringbone_parallel.torch.position.api import Training
 
 
 def main() -> None:
@@ -27,30 +27,24 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    step = 0
-    if FILE.exists():  # [2] resume from the checkpoint
-        state = torch.load(FILE, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        step = state["step"]
-        print(f"resumed_at={step}")
+    training = Training(model=model, optimizer=optimizer)
+    if training.resume():  # [2] resume from the newest checkpoint
+        print(f"resumed_at={training.step}")
 
-    while step < arguments.steps:
-        inputs, labels = batch(step, arguments.seed)
+    while training.step < arguments.steps:
+        inputs, labels = batch(training.step, arguments.seed)
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(inputs), labels)
         loss.backward()
         optimizer.step()
-        step += 1
-        if step % 20 == 0:
-            print(f"step={step} loss={loss.item():.4f}")
-        if signals:  # [3] save, and exit; the rename makes a half-written checkpoint impossible
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            FILE.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(state, FILE.with_suffix(".new"))
-            FILE.with_suffix(".new").replace(FILE)
-            print(f"saved_at={step}")
+        if training.step % 20 == 0:
+            print(f"step={training.step} loss={loss.item():.4f}")
+        if signals:  # [3] save, and exit
+            training.save()
+            print(f"saved_at={training.step}")
             sys.exit(STOPPED)
+        if training.step % 100 == 0:  # for the loss of a machine, which sends no signal
+            training.save()
 
     torch.save(model.state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt")
 

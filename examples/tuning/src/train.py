@@ -1,7 +1,7 @@
 """Train a small network on handwritten digits, until the epoch that `--epochs` names.
 
 A search by Hyperband starts this script again with more epochs. It then continues from the checkpoint of the earlier
-job, so no epoch is trained twice.
+job, so no epoch is trained twice. A job that is ended in the middle of an epoch continues there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from herringbone import log_metrics, log_progress
+from herringbone_parallel.torch.position.api import Training
 
 BATCH = 32
 
@@ -40,32 +41,26 @@ def main() -> None:
     else:
         optimizer = torch.optim.SGD(net.parameters(), lr=arguments.lr, momentum=arguments.momentum)
 
-    checkpoint = Path(os.environ["SM_CHECKPOINT_DIR"]) / "last.pt"
-    begin = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint, weights_only=True)
-        net.load_state_dict(state["net"])
-        optimizer.load_state_dict(state["optimizer"])
-        begin = state["epoch"]
-
-    for epoch in range(begin, arguments.epochs):
+    training = Training(net=net, optimizer=optimizer)  # its folder is SM_CHECKPOINT_DIR
+    training.resume()
+    steps = -(-len(data["labels"]) // BATCH)
+    for epoch in range(training.step // steps, arguments.epochs):
         # The order of an epoch depends on its number alone, so a resumed training sees the same batches.
         order = torch.randperm(len(data["labels"]), generator=torch.Generator().manual_seed(epoch))
-        for part in order.split(BATCH):
+        for part in order.split(BATCH)[training.step % steps :]:
             optimizer.zero_grad()
             loss = functional.cross_entropy(net(data["images"][part]), data["labels"][part])
             loss.backward()
             optimizer.step()
+            if training.step % steps == steps // 2:
+                training.save()
         with torch.no_grad():
             right = net(data["test_images"]).argmax(dim=1) == data["test_labels"]
         accuracy = right.double().mean().item()
         print(f"epoch={epoch + 1} loss={loss.item():.4f} accuracy={accuracy:.4f}", flush=True)
         log_metrics({"loss": loss.item(), "accuracy": accuracy}, step=epoch + 1)
         log_progress(epoch + 1, arguments.epochs, unit="epoch")
-        partial = checkpoint.with_suffix(".partial")
-        state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
-        torch.save(state, partial)
-        partial.replace(checkpoint)
+        training.save()
     torch.save(net.state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt")
 
 
