@@ -26,17 +26,17 @@ def count_steps() -> None:
 
 @contextmanager
 def not_counting() -> Iterator[None]:
-    """Do not count the steps in the `with` block, which are none of the script."""
+    """Do not count the steps in the `with` block, which are none of the script; nor are its calls of modules."""
     global _counting
-    _counting = False
+    before, _counting = _counting, False
     try:
         yield
     finally:
-        _counting = True
+        _counting = before
 
 
 def is_counting() -> bool:
-    """Say whether a step is one of the script."""
+    """Return whether a step, or a call of a module, is one of the script."""
     return _counting
 
 

@@ -99,7 +99,7 @@ class Recorder:
                 inside.module = False
 
         def ran_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
+            if is_counting() and not torch.compiler.is_compiling():
                 recorder._backward(tensors)
             return backward(tensors, *args, **kwargs)
 
@@ -219,8 +219,11 @@ class Recorder:
 
 
 def _trains() -> bool:
-    """Say whether a module that is called now belongs to the training, and is no recomputation inside a backward."""
-    return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+    """Say whether a module that is called now belongs to the training.
+
+    Neither a recomputation inside a backward does, nor the step that measures a model before it is partitioned.
+    """
+    return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1 and is_counting()
 
 
 def _waiting(iterator: Any) -> deque[Any]:

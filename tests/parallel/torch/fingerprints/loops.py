@@ -194,7 +194,8 @@ def restored() -> nn.Module:
         with not_counting():
             # A measurement of the library's own.
             other = torch.optim.SGD([nn.Parameter(torch.ones(1))])
-            other.param_groups[0]["params"][0].sum().backward()
+            (model(torch.ones(1, 4)).sum() * other.param_groups[0]["params"][0]).sum().backward()
+            model.zero_grad()
             other.step()
         model(torch.randn(2, 4)).sum().backward()
         optimizer.step()

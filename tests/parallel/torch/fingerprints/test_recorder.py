@@ -44,7 +44,7 @@ def records() -> dict[str, list[Step]]:
         (loops.changed, [(2, 0, 1)] * 3, set()),
         (loops.functional, [(0, 0, 1)] * 3, set()),
         (loops.averaged, [(2, 0, 1)] * 3, set()),
-        (loops.restored, [(2, 0, 2)] * 3, ADAM),
+        (loops.restored, [(2, 0, 1)] * 3, ADAM),
     ],
 )
 def test_every_step_is_recorded_and_changes_nothing(

@@ -51,7 +51,7 @@ def measure(module: nn.Module, run: Run, device: Device, live: Live, *, clocked_
     because the first one warms up. Modules with equal estimates then share the mean of their times, so that noise does
     not make equal layers look different. An exception of the model's code passes through, with the module's name on it.
     """
-    with untouched(module) as saved:
+    with untouched(module) as saved, not_counting():
         for _ in range(1 if clocked_link is None else 2):
             trace = Trace(module, device, saved, clock=clocked_link is not None)
             run(watching(trace))
