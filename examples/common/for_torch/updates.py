@@ -50,6 +50,8 @@ class Updates:
         order: Order,
     ) -> None:
         self._world, self._model, self._optimizer, self._clip = world, model, optimizer, settings.clip
+        # Dropout draws other numbers on each rank, and the same ones in each job.
+        torch.manual_seed(1000 * settings.seed + world.rank)
         self._factor = schedule_of(settings).by_steps(order.steps_per_epoch)
         self._rate, self._steps = learning_rate(settings), 0
         self._precision = Precision(settings.precision, world.device)
