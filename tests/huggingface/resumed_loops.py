@@ -6,7 +6,8 @@
     lightning(folder, log, **options)     Lightning's Trainer, `fit(ckpt_path=...)`
 
 `folder` is that of checkpoints. Each step appends a line of JSON to `log`, a file of each rank: epoch, step, samples,
-loss; the end appends the digest of the weights. With `stop`, the loop ends after that step, as if it had been killed.
+loss; the end appends the digest of the weights. With `stop`, the loop ends after that step, as if it had been killed;
+with `cut`, it ends in the middle of that step's save.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Log:
             file.write(json.dumps(line) + "\n")
 
 
-def trainer(folder: str, log: str, stop: int = 0, net: Any = None, **options: Any) -> None:
+def trainer(folder: str, log: str, stop: int = 0, cut: int = 0, net: Any = None, **options: Any) -> None:
     """Train with Hugging Face's Trainer, with an evaluation and a checkpoint every second step."""
     from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
     from transformers.trainer_utils import get_last_checkpoint
@@ -93,6 +94,11 @@ def trainer(folder: str, log: str, stop: int = 0, net: Any = None, **options: An
                 lines.samples += inputs["sample"].tolist()
                 lines.loss = (result[0] if isinstance(result, tuple) else result).item()
             return result
+
+        def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+            if self.state.global_step == cut:
+                raise StoppedError
+            super()._save_optimizer_and_scheduler(output_dir)
 
     class Steps(TrainerCallback):
         def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -141,7 +147,14 @@ def peft(folder: str, log: str, **options: Any) -> None:
 
 
 def accelerate(
-    folder: str, log: str, stop: int = 0, skips: bool = True, workers: int = 0, batch_size: int = 4, **options: Any
+    folder: str,
+    log: str,
+    stop: int = 0,
+    cut: int = 0,
+    skips: bool = True,
+    workers: int = 0,
+    batch_size: int = 4,
+    **options: Any,
 ) -> None:
     """Train with a loop of accelerate's, with accumulation, an evaluation and a checkpoint every second step."""
     from accelerate import Accelerator
@@ -187,6 +200,9 @@ def accelerate(
             lines.step(epoch, step)
             if step % 2 == 0:
                 path = Path(folder, f"step_{step}")
+                if step == cut:
+                    # Behind the model and the optimizer.
+                    scheduler.state_dict = lambda: 1 / 0
                 accelerator.save_state(str(path))
                 if accelerator.is_main_process:
                     at = {"step": step, "epoch": epoch, "batches": batches}

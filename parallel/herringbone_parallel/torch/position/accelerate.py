@@ -6,7 +6,8 @@
     load_state(folder)             [4] the next pass of each loader goes on from there
     skip_first_batches(loader, n)  [5] begins there without reading; the order is that of then
 
-A checkpoint without our files is loaded in accelerate's own way. Read in accelerate 1.13 to 1.15.
+A checkpoint without our files is loaded in accelerate's own way; one whose save was cut is refused. Read
+in accelerate 1.13 to 1.15.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch.hugging_face_hooks import POSITION_CHECKPOINTS, POSITION_LOADERS, POSITION_OPTIMIZERS
-from herringbone_parallel.torch.position import prepared, rank_places
+from herringbone_parallel.torch.position import hugging_face_saves, prepared, rank_places
 
 
 def loaders() -> None:
@@ -69,14 +70,16 @@ def checkpoints() -> None:
     save, load = module.save_accelerator_state, module.load_accelerator_state
 
     def save_accelerator_state(*args: Any, **options: Any) -> Any:
-        result = save(*args, **options)
         given = _bound(save, args, options)
-        rank_places.write(given["output_dir"], given["process_index"], _ranks(), given["dataloaders"])
+        with hugging_face_saves.marked(given["output_dir"], given["process_index"]):
+            result = save(*args, **options)
+            rank_places.write(given["output_dir"], given["process_index"], _ranks(), given["dataloaders"])
         return result
 
     def load_accelerator_state(*args: Any, **options: Any) -> Any:
-        result = load(*args, **options)
         given = _bound(load, args, options)
+        hugging_face_saves.refuse_unfinished(given["input_dir"])
+        result = load(*args, **options)
         resume(given["input_dir"], given["process_index"], given["dataloaders"])
         return result
 

@@ -1,8 +1,10 @@
-"""Let a checkpoint of Hugging Face's Trainer be complete, or count as none.
+"""Let a checkpoint of Hugging Face's Trainer, or of accelerate's `save_state`, be complete, or count as none.
 
     checkpoint-40/
       herringbone.unfinished    [1] is there before all other files, and is removed after all are on the disk
       ...                       [2] what transformers writes, and removes of older checkpoints after [1] is gone
+
+Each rank that calls `save_state` has a mark of its own, because scripts may call it on one rank alone.
 
 transformers takes the folder with the highest number, and writes its files in place: after a kill in a save, each
 restart fails. `get_last_checkpoint` passes over a folder with [1].
@@ -13,7 +15,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,23 +43,16 @@ def complete(module: Any) -> None:
         runs = Path(self._get_output_dir(trial=trial))
         folder = runs / f"checkpoint-{self.state.global_step}"
         is_writer = self.args.should_save
-        if is_writer:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / _MARK, b"", mode=0o666, synced=True)
-            sync(runs)
         waiting.calls = []
-        try:
-            save(self, model, trial, **options)
-        finally:
-            calls, waiting.calls = waiting.calls, None
-        self.accelerator.wait_for_everyone()
-        if is_writer:
-            sync_tree(folder)
-            (folder / _MARK).unlink()
-            sync(folder)
-            if self.args.save_total_limit:
-                for mark in runs.glob(f"checkpoint-*/{_MARK}"):
-                    shutil.rmtree(mark.parent, ignore_errors=True)
+        with marked(folder) if is_writer else nullcontext():
+            try:
+                save(self, model, trial, **options)
+            finally:
+                calls, waiting.calls = waiting.calls, None
+            self.accelerator.wait_for_everyone()
+        if is_writer and self.args.save_total_limit:
+            for mark in runs.glob(f"checkpoint-*/{_MARK}"):
+                shutil.rmtree(mark.parent, ignore_errors=True)
         for call in calls:
             call()
 
@@ -95,12 +91,27 @@ def lookups() -> None:
     module.get_last_checkpoint = get_last_checkpoint
 
 
+@contextmanager
+def marked(folder: str | os.PathLike[str], rank: int | None = None) -> Iterator[None]:
+    """Mark a checkpoint as unfinished while the files in it are written; the mark stays where that fails. [1]"""
+    mark = Path(folder, _MARK if rank is None else f"herringbone-{rank}.unfinished")
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(mark, b"", mode=0o666, synced=True)
+    # Of a mounted folder, others may own the one above.
+    with suppress(PermissionError):
+        sync(mark.parent.parent)
+    yield
+    sync_tree(mark.parent)
+    mark.unlink()
+    sync(mark.parent)
+
+
 def refuse_unfinished(folder: str) -> None:
     """Raise `ParallelError` for a checkpoint whose save was cut."""
-    if Path(folder, _MARK).exists():
+    if any(Path(folder).glob("herringbone*.unfinished")):
         raise ParallelError(
-            f"the checkpoint {folder} is unfinished, because its save was cut: resume_from_checkpoint=True takes the"
-            " newest finished one, or name an earlier one"
+            f"the checkpoint {folder} is unfinished, because its save was cut: name an earlier one, as Trainer's"
+            " resume_from_checkpoint=True does, and remove this folder"
         )
 
 
@@ -108,5 +119,7 @@ def sync_tree(folder: str | os.PathLike[str]) -> None:
     """Return once a folder and all that is in it are on the disk."""
     for path, _, names in os.walk(folder):
         for name in names:
-            sync(os.path.join(path, name))  # noqa: PTH118 - thousands of files
+            # Other ranks may still rename theirs.
+            with suppress(FileNotFoundError):
+                sync(os.path.join(path, name))  # noqa: PTH118 - thousands of files
         sync(path)

@@ -49,8 +49,8 @@ class Ranks:
             for rank in range(number)
         ]  # fmt: skip
 
-    def run(self, name: str, folder: Path, log: Path, **options: Any) -> list[list[Any]]:
-        """Run a loop; return the lines of each rank."""
+    def run(self, name: str, folder: Path, log: Path, end: str = "done", **options: Any) -> list[list[Any]]:
+        """Run a loop that ends with an answer; return the lines of each rank."""
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps([name, str(folder), str(log), options]) + "\n")
@@ -58,7 +58,7 @@ class Ranks:
         for process in self.processes:
             assert process.stdout is not None
             answers = (line.removeprefix("answer:") for line in process.stdout if line.startswith("answer:"))
-            assert json.loads(next(answers, '"it ended"')) == "done"
+            assert end in json.loads(next(answers, '"it ended"'))
         logs = [Path(f"{log}-{rank}") for rank in range(len(self.processes))]
         return [[json.loads(line) for line in path.read_text().splitlines()] for path in logs]
 
@@ -129,3 +129,24 @@ def test_each_sample_once_on_other_ranks(
         assert counted.total() - SAMPLES < 2 * sizes[then]
     assert len({json.dumps(lines[-1]) for lines in after}) == 1
     shutil.rmtree(tmp_path / "c")
+
+
+def test_a_trainer_passes_over_a_checkpoint_whose_save_was_cut(teams: dict[int, Ranks], tmp_path: Path) -> None:
+    whole = teams[1].run("trainer", tmp_path / "a", tmp_path / "a.log")
+    teams[1].run("trainer", tmp_path / "b", tmp_path / "before", end="StoppedError", cut=6)
+    assert (tmp_path / "b" / "checkpoint-6" / "model.safetensors").exists()
+    assert teams[1].run("trainer", tmp_path / "b", tmp_path / "after") == [whole[0][4:]]
+
+
+def test_accelerate_refuses_a_folder_whose_save_was_cut(teams: dict[int, Ranks], tmp_path: Path) -> None:
+    whole = teams[2].run("accelerate", tmp_path / "a", tmp_path / "a.log")
+    teams[2].run("accelerate", tmp_path / "b", tmp_path / "before", end="ZeroDivisionError", cut=4)
+    assert (tmp_path / "b" / "step_4" / "model.safetensors").exists()
+    # One rank's mark is enough, and the script writes its file last.
+    (tmp_path / "b" / "step_4" / "mine.json").write_text('{"step": 4, "epoch": 0, "batches": 4}')
+    (tmp_path / "b" / "step_4" / "herringbone-0.unfinished").unlink()
+    refusal = f"{tmp_path}/b/step_4 is unfinished, because its save was cut"
+    teams[2].run("accelerate", tmp_path / "b", tmp_path / "before", end=refusal)
+    shutil.rmtree(tmp_path / "b" / "step_4")
+    after = teams[2].run("accelerate", tmp_path / "b", tmp_path / "after")
+    assert after == [lines[2:] for lines in whole]
