@@ -17,8 +17,11 @@ import msgspec
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".keras", ".h5")
 # A number alone may be that of a rank, a shard or a fold, whose files belong together.
 _NUMBER = re.compile(
-    r"(?:(?<![a-z])(?:step|epoch|iter|iteration|checkpoint|ckpt|weights)[-_=.]?|^)(\d+)(?![\d]|-of-)", re.IGNORECASE
+    r"(?:(?<![a-z])(?:(?:step|epoch|iter|iteration|checkpoint|ckpt)[-_=.]?|weights[-_=.])|^)(\d+)(?![\d]|-of-)",
+    re.IGNORECASE,
 )
+# Of another training beside this one, or chosen by the script.
+_ANOTHER = re.compile(r"(?<![a-z])(?:(?:fold|seed|trial|run)[-_=.]?\d|best(?![a-z]))", re.IGNORECASE)
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -70,8 +73,10 @@ def number_of(name: str) -> str | None:
     ['3-4000', '40', '5', None]
     >>> number_of("model-00001-of-00003.safetensors"), number_of("rank0.pt"), number_of("step-4.json")
     (None, None, None)
+    >>> number_of("fold0_epoch1.pt"), number_of("best_epoch_3.pt"), number_of("pretrained_weights50.pth")
+    (None, None, None)
     """
-    if not name.endswith(SUFFIXES):
+    if not name.endswith(SUFFIXES) or _ANOTHER.search(name):
         return None
     return "-".join(str(int(number)) for number in _NUMBER.findall(name)) or None
 

@@ -114,15 +114,22 @@ def hidden_tag(path: Path) -> str:
     return path.name[1:].rpartition(".")[0].rpartition(".")[0]
 
 
+def has_any(folder: Path) -> bool:
+    """Say whether a folder has a checkpoint, whole or damaged."""
+    if newest_tag(folder) is not None:
+        return True
+    return folder.is_dir() and any(entry.manifest is not None for entry in listing(folder))
+
+
 def newest_complete(folder: Path, passed: Mapping[str, str] = MappingProxyType({})) -> tuple[Listed, str | None]:
     """Return the newest complete checkpoint, and the reason when it is not the one that `newest` names.
 
     `passed` are the tags of those that are damaged, each with the reason. Raises `ParallelError` when there is none.
     """
     newest = newest_tag(folder)
-    if newest is None:
-        raise ParallelError(f"{folder} has no file `{NEWEST}`, so no checkpoint; or give its `tag`")
     try:
+        if newest is None:
+            raise ParallelError(f"{folder} has no file `{NEWEST}`")
         if passed:
             raise ParallelError("; ".join(passed.values()))
         # The file may come from elsewhere; it must not lead out of the folder.

@@ -80,7 +80,8 @@ def merged(order: Sequence[int], begun: Begun, places: Iterable[Reader]) -> Begu
     """
     done, opened = set(begun.done), {one.shard: one.used for one in begun.open}
     left = _left(order, begun)
-    for place in places:
+    # One that has read nothing yet has no readers.
+    for place in (one for one in places if one.readers):
         mine = left[place.reader :: place.readers]
         done |= {one.shard for one in mine[: place.done]}
         if place.used and place.done < len(mine):

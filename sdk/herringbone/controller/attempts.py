@@ -14,6 +14,7 @@ from herringbone_contract.safe_tree import folder as safe_folder
 # The policies search the end of a log: the line that explains a failed attempt is among its last.
 LOG_BYTES = 16 << 20
 # Suffixes of files that are renamed when they are complete, so they are no checkpoints yet.
+_TEXTS = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".md", ".html", ".png", ".yaml", ".yml")
 _EVENT_FILES = "tfevents"
 _UNFINISHED = (".tmp", ".new", ".part", ".partial", ".unfinished")
 
@@ -44,8 +45,8 @@ def _files(folder: Path) -> list[Entry]:
     names = [(PurePosixPath(file.name), file) for file in files]
     # A dot marks what is still written: a file, or a folder with all its files.
     hidden = {path for path, _ in names if any(part.startswith(".") for part in path.parts)}
-    # A file that names a checkpoint, and TensorBoard's, are written after it, or without any.
-    others = {path for path, _ in names if path.name == NEWEST or _EVENT_FILES in path.name}
+    # A file that names a checkpoint, TensorBoard's and tables are written after it, or without any.
+    others = {path for path, _ in names if path.name == NEWEST or _EVENT_FILES in path.name or path.suffix in _TEXTS}
     return [file for path, file in names if path.suffix not in _UNFINISHED and path not in hidden | others]
 
 

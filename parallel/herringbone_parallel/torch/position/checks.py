@@ -39,11 +39,24 @@ def check(loader: DataLoader[Any]) -> None:
     elif not hasattr(own, "__len__"):
         raise ParallelError(f"the sampler {type(own).__name__} has no __len__, so nobody knows where its epoch ends")
     _check_sampler(own)
+    _check_dataset(loader.dataset)
 
 
 def is_torchs(part: Any, kind: type) -> bool:
     """Say whether an object is of a class of torch's, or of torchdata's that does the same."""
     return type(part) is kind or (isinstance(part, kind) and type(part).__module__.startswith("torchdata."))
+
+
+def _check_dataset(dataset: Any) -> None:
+    # A subset leads to the dataset that it is of.
+    while hasattr(dataset, "__dict__"):
+        if drawn := [one for one in vars(dataset).values() if type(one).__name__ in _GENERATORS]:
+            raise ParallelError(
+                f"the dataset {type(dataset).__name__} draws from a {type(drawn[0]).__name__} of its own, which begins"
+                " anew after a restart: let it draw from the global numbers of random, NumPy or torch, or make one from"
+                " a seed and the index of each sample"
+            )
+        dataset = vars(dataset).get("dataset")
 
 
 def _check_sampler(sampler: Any) -> None:

@@ -15,7 +15,7 @@ from herringbone_parallel.core import position
 from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.checks import plain
 
-# Indices of a script's sampler at whose drawing the random numbers are compared, which costs 0.4 ms.
+# Indices at whose drawing the random numbers are compared; later, they are compared at each batch.
 _ASKED = 32
 # Places that each batch of a script's own sampler has: nobody knows how many samples the batches before it have.
 _PLACES = 1 << 20
@@ -35,6 +35,16 @@ class Samples:
         self._drops_last = bool(getattr(batches, "drop_last", False))
         # The objects that may draw the order.
         self.drawing = [self.sampler]
+
+    @property
+    def is_own(self) -> bool:
+        """True for an order of the script's own."""
+        return not all(one is None or type(one).__module__.startswith("torch.") for one in self.drawing)
+
+    @property
+    def draws_later(self) -> bool:
+        """True for a sampler of torch's that draws from its generator while it is read."""
+        return bool(getattr(self.sampler, "replacement", False))
 
     @property
     def _is_shared(self) -> bool:
@@ -73,6 +83,10 @@ class Samples:
         rest, total = self.length - used, self.size * self.ranks
         return rest // total if self._drops_last else -(-rest // total)
 
+    def batches(self, used: int) -> int:
+        """Return the number of this rank's batches before a place."""
+        return -(-used // (self.size * self.ranks))
+
     def place_of(self, before: int, batch: int) -> int:
         """Return the place of the first sample in a batch of this rank."""
         return before + self._rank + batch * self.size * self.ranks
@@ -94,11 +108,12 @@ class Samples:
     def rest(self, before: int, note: Note) -> Iterable[Any]:
         """Return what the loader's sampler yields from a place on; notes what makes an order that nobody can repeat."""
         rest: Any = _rest(self.sampler, before) if before else self.sampler
-        if not type(self.sampler).__module__.startswith("torch."):
-            rest = watched(self.drawing, rest, note)
+        if self.is_own:
+            rest = watched(self.drawing, rest, note, _ASKED)
         if self._batch_sampler is None:
             return rest  # type: ignore[no-any-return]
-        return BatchSampler(rest, self.size, self._batch_sampler.drop_last)
+        batches = BatchSampler(rest, self.size, self._batch_sampler.drop_last)
+        return watched(self.drawing, batches, note) if self.is_own else batches
 
     def __len__(self) -> int:
         return len(self.sampler if self._batch_sampler is None else self._batch_sampler)
@@ -127,6 +142,12 @@ class Batches(Samples):
     def used(self, before: int, batches: int) -> int:
         return before + batches
 
+    def batches(self, used: int) -> int:
+        return used
+
+    def left(self, used: int) -> int:  # noqa: ARG002  nobody knows
+        return 1
+
     def place_of(self, before: int, batch: int) -> int:
         return (before + batch) * _PLACES
 
@@ -145,7 +166,7 @@ class Batches(Samples):
         return islice(watched(self.drawing, self._batch_sampler, note), before, None)
 
 
-def watched(drawing: list[Any], indices: Iterable[Any], note: Note) -> Iterator[Any]:
+def watched(drawing: list[Any], indices: Iterable[Any], note: Note, most: int | None = None) -> Iterator[Any]:
     """Yield what a sampler of the script does, and note what makes an order that nobody could repeat.
 
     It is: numbers that it draws between those of the training, and what it changes of itself for the next epoch.
@@ -160,8 +181,7 @@ def watched(drawing: list[Any], indices: Iterable[Any], note: Note) -> Iterator[
     yield from islice(iterator, 1)
     compare()
     for number in count():
-        # A sampler that draws does so at each index.
-        is_asked = number < _ASKED
+        is_asked = most is None or number < most
         before = random_state.take() if is_asked else None
         index = next(iterator, None)
         if is_asked and random_state.take() != before:

@@ -60,6 +60,16 @@ class Stream:
             return self.replicas
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
+    is_own, draws_later = False, False
+
+    def batches(self, used: int) -> int:
+        """Return the number of this rank's batches before a place."""
+        return used
+
+    def left(self, used: int) -> int:  # noqa: ARG002  the same for each order
+        """Return a number of batches that may be left."""
+        return 1
+
     def used(self, before: int, batches: int) -> int:
         """Return the number of batches of each rank behind so many more."""
         return before + batches
@@ -96,11 +106,14 @@ class Stream:
     def begin(self, state: StreamState | None) -> None:
         """Let the next iterator begin from a state, or anew."""
         self._next = state
+        if state is not None and not self._workers and hasattr(self._dataset, "set_epoch"):
+            self._fresh = copy.deepcopy(self._dataset.state_dict())
+
+    def end(self) -> None:
+        """Return the dataset to its begin, behind an epoch that began from a state, before the script's set_epoch."""
         if self._fresh is not None:
             self._dataset.load_state_dict(self._fresh)
             self._fresh = None
-        if state is not None and not self._workers and hasattr(self._dataset, "set_epoch"):
-            self._fresh = copy.deepcopy(self._dataset.state_dict())
 
     def replaced(self, loader: DataLoader[Any], epoch: int) -> AbstractContextManager[None]:
         """Let the iterator that is made inside read the dataset from its state on, and mark its batches."""

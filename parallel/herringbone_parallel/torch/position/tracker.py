@@ -62,6 +62,13 @@ class Place(msgspec.Struct, frozen=True):
     seed: int | None = None
 
 
+# What belongs to a pass.
+_PASS = (
+    *("epoch", "taken", "_used", "_before", "_creation", "_drawing", "_open", "_began", "_taken_state", "_used_state"),
+    *("_behind_begin", "_outer"),
+)
+
+
 class Tracker:
     """The place of one loader; see the module's picture. It keeps no reference to the loader, which keeps it."""
 
@@ -87,6 +94,10 @@ class Tracker:
         self._resumed: tuple[Place, Begin | None] | None = None
         # What the open pass has gone on from.
         self._began: tuple[Place, Begin | None] | None = None
+        # Of the pass that was open when this one began: a script may look at the loader's first batch meanwhile.
+        self._outer: dict[str, Any] | None = None
+        # The states of the loader's generators behind the begin of an epoch.
+        self._behind_begin: list[bytes] | None = None
         self._unrepeatable = ""
         # Of a dataset without indices: its state behind the newest batch, and behind the newest step.
         self._taken_state: StreamState | None = None
@@ -107,9 +118,15 @@ class Tracker:
         return self.taken != self._used
 
     @property
-    def is_over(self) -> bool:
-        """True after a pass of which each batch was used, until the next one begins."""
-        return self._open is None and self.taken > 0 and not self.is_ahead
+    def is_idle(self) -> bool:
+        """True while no pass is open, and no batch waits for a step."""
+        return self._open is None and not self.is_ahead
+
+    @property
+    def batch(self) -> int:
+        """The batches of the open epoch that this rank has used before the pass began."""
+        place = self._resumed[0].samples if self._resumed is not None else self._before if self._open else 0
+        return self.order.batches(place)
 
     @property
     def repeated(self) -> int:
@@ -124,6 +141,7 @@ class Tracker:
         """Return the place of the last completed step. Raises `ParallelError` for an order that nobody can repeat."""
         if self._unrepeatable:
             raise ParallelError(f"the place in the loader's order cannot be saved: {self._unrepeatable}")
+        self._check_generators()
         if self._resumed is not None:
             return self._resumed[0]
         ranks, length = self.order.ranks, self.order.length
@@ -131,7 +149,8 @@ class Tracker:
             if self.is_ahead:
                 raise ParallelError(
                     f"the epoch is over, and its last {self.taken - self._used} batches wait for a step of the"
-                    " optimizer: make it before you save, because no checkpoint has gradients"
+                    " optimizer: make it before you save, because no checkpoint has gradients. A loop that ends early"
+                    " takes no batch without a step: for batch in itertools.islice(loader, steps)"
                 )
             between = self.order.between() if isinstance(self.order, Stream) else None
             return Place(self.epoch + 1, 0, ranks, length, between, self.seed)
@@ -159,10 +178,9 @@ class Tracker:
 
         `others` returns the places of the other ranks, of which a dataset without indices needs all.
         """
-        if place.length != self.order.length:
-            raise ParallelError(
-                f"the checkpoint is of other data: {place.length} samples an epoch, and now {self.order.length}"
-            )
+        # The length of a script's own order may depend on the epoch, which the script sets before the pass.
+        if not self.order.is_own:
+            self._check_length(place)
         if isinstance(self.order, Stream):
             if place.stream is not None:
                 stream = self.order.resumed(place.ranks, place.stream, lambda: [other.stream for other in others()])
@@ -178,8 +196,12 @@ class Tracker:
 
         Returns the iterator and the mark of this pass.
         """
+        if self._open is not None:
+            self._outer = {name: getattr(self, name) for name in _PASS}
         resumed, self._resumed = self._resumed, None
-        self._began = resumed
+        if resumed is not None and resumed[0].samples:
+            self._check_length(resumed[0])
+        self._began, self._behind_begin = resumed, None
         self.taken = self._used = 0
         place, begin = resumed or (Place(self.epoch + 1, 0, self.order.ranks, self.order.length), None)
         self.epoch, self._before, self.seed = (
@@ -216,6 +238,8 @@ class Tracker:
 
     def take(self, mark: object) -> None:
         """Count a batch that the loop takes, unless it has begun the loader again meanwhile."""
+        if self._open is not mark:
+            self.note("it is read in several passes at a time, of which nobody knows which one trains")
         self.taken += self._open is mark
         self._thread = threading.get_ident()
 
@@ -236,10 +260,16 @@ class Tracker:
         if self._open is not mark:
             return
         self._open = None
-        if self._used or (is_over and self._before and not self.taken):
+        outer, self._outer = self._outer, None
+        if isinstance(self.order, Stream):
+            self.order.end()
+        is_spent = is_over or not self.order.left(self._before)
+        if self._used or (is_spent and self._before and not self.taken):
             return
         self.taken = 0
-        if self._began is None:
+        if outer is not None:
+            vars(self).update(outer)
+        elif self._began is None:
             self.epoch -= 1
         else:
             self._resumed = self._began
@@ -251,7 +281,10 @@ class Tracker:
             self._drawing = self._moment()
         else:
             self._set(self._drawing)
-        yield from self.order.rest(self._before, self.note)
+        for index in self.order.rest(self._before, self.note):
+            if self._behind_begin is None and not self.order.draws_later:
+                self._behind_begin = self._states()
+            yield index
 
     def place_of(self, batch: int) -> int:
         """Return the place of the first sample in a batch of this process's pass."""
@@ -259,8 +292,23 @@ class Tracker:
         return self.order.place_of(self._before, batch)
 
     def _moment(self) -> Moment:
-        states = [random_state.to_bytes(generator.get_state()) for generator in self._generators]
-        return Moment(random_state.take(), states)
+        return Moment(random_state.take(), self._states())
+
+    def _states(self) -> list[bytes]:
+        return [random_state.to_bytes(generator.get_state()) for generator in self._generators]
+
+    def _check_generators(self) -> None:
+        if self._open is not None and self._behind_begin not in (None, self._states()):
+            raise ParallelError(
+                "the place in the loader's order cannot be saved: its torch.Generator is drawn from elsewhere, too, and"
+                " begins this epoch again after a restart: give each loader, and the loop, a generator of its own"
+            )
+
+    def _check_length(self, place: Place) -> None:
+        if place.length != self.order.length:
+            raise ParallelError(
+                f"the checkpoint is of other data: {place.length} samples an epoch, and now {self.order.length}"
+            )
 
     def _set(self, moment: Moment) -> None:
         random_state.restore(moment.random)

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint import state_dict as states
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from herringbone_contract.checkpoint.verification import newest_tag
+from herringbone_contract.checkpoint.verification import has_any
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.job_folders import training_folder
 from herringbone_parallel.torch.checkpoint import api
@@ -106,6 +106,16 @@ class Training:
         return next((tracker.place().epoch for tracker in self._trackers.values()), 0)
 
     @property
+    def batch(self) -> int:
+        """The number of this epoch's batches that were used before the loop began: 0 for an epoch that begins.
+
+            for number, batch in enumerate(loader, training.batch):
+
+        It is that of the first loader.
+        """
+        return next((tracker.batch for tracker in self._trackers.values()), 0)
+
+    @property
     def repeated(self) -> int:
         """The number of samples at the end of the newest batch that repeat others of the epoch.
 
@@ -147,7 +157,7 @@ class Training:
         peers, folder = _peers(), training_folder(self._folder)
         # A save in the background may be the one to resume from.
         api.finalize()
-        [found] = peers.begin_maxima([tag is not None or newest_tag(folder) is not None])()
+        [found] = peers.begin_maxima([tag is not None or has_any(folder)])()
         if not found:
             return False
         reader, state, divided = self._loaded(folder, tag, peers)
@@ -255,7 +265,7 @@ class Training:
         self.step += is_first
         self._numbers = random_state.remember()
         trackers = self._trackers.values()
-        if is_first and trackers and all(tracker.is_over for tracker in trackers):
+        if is_first and trackers and all(tracker.is_idle for tracker in trackers):
             for tracker in trackers:
                 tracker.note(_WITHOUT_BATCH)
         for tracker in trackers:

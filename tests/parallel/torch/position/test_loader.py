@@ -34,8 +34,6 @@ SAMPLES = 37
 
 
 class Augmented(Dataset[Any]):
-    """Samples that draw from all three sources of random numbers when they are read."""
-
     def __len__(self) -> int:
         return SAMPLES
 
@@ -270,9 +268,11 @@ def test_a_loader_that_is_begun_again_forgets_its_first_iterator() -> None:
     tracker = track(loader)
     first, second = iter(loader), iter(loader)
     next(second)
-    next(first)
     tracker.step()
     assert tracker.place() == Place(epoch=1, samples=4, ranks=1, length=SAMPLES)
+    next(first)
+    with pytest.raises(ParallelError, match="read in several passes at a time"):
+        tracker.place()
 
 
 def test_nothing_of_the_past_is_read() -> None:
