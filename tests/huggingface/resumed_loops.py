@@ -60,8 +60,8 @@ class StoppedError(Exception):
 class Log:
     """The lines of one rank."""
 
-    def __init__(self, path: str | os.PathLike[str], stop: int) -> None:
-        self.path, self.stop = Path(f"{path}-{os.environ.get('RANK', '0')}"), stop
+    def __init__(self, path: str | os.PathLike[str], stop: int, cut: int = 0) -> None:
+        self.path, self.stop, self.cut = Path(f"{path}-{os.environ.get('RANK', '0')}"), stop, cut
         self.samples: list[int] = []
         self.loss = 0.0
 
@@ -69,6 +69,11 @@ class Log:
         """Write a step down."""
         self._write([epoch, step, self.samples, self.loss])
         self.samples = []
+
+    def cut_save(self, step: int, scheduler: Any) -> None:
+        """Let the save of this step fail where it reaches the scheduler, behind the model and the optimizer."""
+        if step == self.cut:
+            scheduler.state_dict = lambda: 1 / 0
 
     def end(self, model: nn.Module) -> None:
         """Write the digest of the weights."""
@@ -147,20 +152,13 @@ def peft(folder: str, log: str, **options: Any) -> None:
 
 
 def accelerate(
-    folder: str,
-    log: str,
-    stop: int = 0,
-    cut: int = 0,
-    skips: bool = True,
-    workers: int = 0,
-    batch_size: int = 4,
-    **options: Any,
+    folder: str, log: str, stop: int = 0, skips: bool = True, workers: int = 0, batch_size: int = 4, **options: Any
 ) -> None:
     """Train with a loop of accelerate's, with accumulation, an evaluation and a checkpoint every second step."""
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration, set_seed
 
-    lines = Log(log, stop)
+    lines = Log(log, stop, options.pop("cut", 0))
     set_seed(7)
     splits = DataLoaderConfiguration(split_batches=options.pop("split_batches", False))
     accelerator = Accelerator(cpu=True, dataloader_config=splits, **options)
@@ -200,9 +198,7 @@ def accelerate(
             lines.step(epoch, step)
             if step % 2 == 0:
                 path = Path(folder, f"step_{step}")
-                if step == cut:
-                    # Behind the model and the optimizer.
-                    scheduler.state_dict = lambda: 1 / 0
+                lines.cut_save(step, scheduler)
                 accelerator.save_state(str(path))
                 if accelerator.is_main_process:
                     at = {"step": step, "epoch": epoch, "batches": batches}
