@@ -7,7 +7,6 @@ An epoch has one order of samples, which depends on its seed and number only. Of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 
@@ -20,15 +19,9 @@ def share(order: Sequence[int], consumed: int, ranks: int, rank: int, drop_last:
     All ranks take equally many: the order's begin is repeated to fill the last round, or with `drop_last` what does not
     fill one is left out.
     """
-    rest = order[consumed:]
-    if drop_last:
-        return list(rest[rank : len(rest) // ranks * ranks : ranks])
-    filled = list(rest[rank::ranks])
-    missing = -len(rest) % ranks
-    # The ranks from `ranks - missing` on have one sample less than the first.
-    if missing and rank >= ranks - missing:
-        filled += islice(cycle(order), rank - (ranks - missing), rank - (ranks - missing) + 1)
-    return filled
+    count = turns(len(order), consumed, ranks, drop_last)
+    own = list(order[consumed + rank :: ranks][:count])
+    return own + [order[place_of(len(order), consumed, ranks, rank, turn)] for turn in range(len(own), count)]
 
 
 def repeated(left: int, ranks: int, rank: int, taken: int) -> int:

@@ -91,7 +91,7 @@ def optimizer_state(optimizer: Optimizer) -> dict[str, str]:
     state = {}
     for kind, leaves in kinds.items():
         bits, digests = digests[: len(found[kind])], digests[len(found[kind]) :]
-        state[kind] = _hash(repr((bits, [one for one in leaves if not isinstance(one, torch.Tensor)])))
+        state[kind] = hashed(repr((bits, [one for one in leaves if not isinstance(one, torch.Tensor)])))
     return state
 
 
@@ -108,7 +108,7 @@ def settings(optimizer: Optimizer) -> dict[str, Any]:
         if all(one == every[0] for one in every)
         else every
         if len(every) <= _MAX_GROUPS
-        else _hash(repr(every))
+        else hashed(repr(every))
         for name, every in values.items()
         if all(isinstance(one, (bool, int, float, str, type(None))) for one in _leaves(every))
     }
@@ -154,7 +154,7 @@ def outputs(result: Any) -> list[torch.Tensor]:
 def random_numbers() -> dict[str, str]:
     """Return a digest of the state of each library's generator."""
     state = random_state.take()
-    return {name: _hash(repr(value)) for name in state.__struct_fields__ if (value := getattr(state, name))}
+    return {name: hashed(repr(value)) for name in state.__struct_fields__ if (value := getattr(state, name))}
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -184,6 +184,11 @@ def numbers(found: Sequence[torch.Tensor]) -> list[Any]:
 def texts(digests: torch.Tensor) -> list[str]:
     """Return digests of samples as texts: the upper 48 bits, which are the best."""
     return [_hex(bits)[:12] for bits in digests.tolist()]
+
+
+def hashed(text: str) -> str:
+    """Return a digest of a text."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _named(roots: Iterable[nn.Module], averages: Iterable[nn.Module], optimizer: Optimizer) -> dict[str, torch.Tensor]:
@@ -254,7 +259,3 @@ def _place(tensor: torch.Tensor) -> str:
 
 def _hex(bits: int) -> str:
     return f"{bits & (1 << 64) - 1:016x}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -12,7 +12,6 @@ in here becomes a text in the record. Code that torch.compile traces passes by: 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import weakref
@@ -147,7 +146,7 @@ class Recorder:
             indices = waiting.popleft() if waiting else None
             # A dataset without indices has as many None.
             names = set(indices) if isinstance(indices, list) else {indices}
-            self._batches.append(["" if names <= {None} else _hash(repr(indices)), *facts.contents(batch)])
+            self._batches.append(["" if names <= {None} else facts.hashed(repr(indices)), *facts.contents(batch)])
 
     def _called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         with self._noting(f"what {type(module).__name__} was called with"):
@@ -205,7 +204,7 @@ class Recorder:
             begun["samples"] = [text for _, digests in self._calls for text in facts.texts(digests)]
         with self._noting("outputs"):
             outputs = sorted(facts.numbers(self._outputs))
-            begun["outputs"] = _hash(repr(outputs)) if outputs else ""
+            begun["outputs"] = facts.hashed(repr(outputs)) if outputs else ""
         with self._noting("the loss"):
             begun["loss"] = sorted(float(loss) for loss in self._losses)
         if any(thread != threading.get_ident() for thread, _ in self._calls):
@@ -242,7 +241,3 @@ def _place() -> tuple[int | None, int]:
         return dist.get_rank(), dist.get_world_size()
     size = os.environ.get(RankVariable.WORLD_SIZE, "1")
     return emit.rank(), int(size) if size.isdigit() else 1
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
