@@ -14,6 +14,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from herringbone_contract.library_hooks import Hook, exists, named_in, reached, resolved, takes
+from herringbone_parallel.torch.step_hook import not_counting
 
 
 class _Same(torch.autograd.Function):
@@ -55,7 +56,9 @@ def _assigned() -> None:
 
 
 def _backward() -> None:
-    _one().backward()  # type: ignore[no-untyped-call]
+    # A rehearsal records the losses of the script alone.
+    with not_counting():
+        _one().backward()  # type: ignore[no-untyped-call]
 
 
 # Since torch 2.14 `checkpoint` has an inner function, which calls another generator.
@@ -112,7 +115,7 @@ MODEL_PARALLEL = (
     ),
     Hook("torch._functorch.vmap:_add_batch_dim", _TRANSFORMS, reached(lambda: torch.vmap(torch.neg)(_one()))),
     Hook("torch.nn.utils.stateless:_reparametrize_module", _TRANSFORMS, reached(_functional)),
-    Hook("torch.autograd:_make_grads", _GRADIENTS, reached(lambda: torch.autograd.backward(_one()))),
+    Hook("torch.autograd:_make_grads", _GRADIENTS, reached(_backward)),
     _CALL,
     _REGISTER,
     *_READ,

@@ -13,8 +13,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from herringbone_contract.library_hooks import require
 from herringbone_contract.rehearsal.records import Step
 from herringbone_parallel.torch.fingerprints.recorder import Recorder
+from herringbone_parallel.torch.library_hooks import MODEL_PARALLEL
 from herringbone_parallel.torch.step_hook import not_counting
 
 
@@ -191,6 +193,8 @@ def restored() -> nn.Module:
     for _ in range(3):
         optimizer.zero_grad()
         get_optimizer_state_dict(model, optimizer)
+        # Libraries probe their hooks, by a backward of their own.
+        require(MODEL_PARALLEL)
         with not_counting():
             # A measurement of the library's own.
             other = torch.optim.SGD([nn.Parameter(torch.ones(1))])
