@@ -217,6 +217,14 @@ def test_a_run_that_ends_early_is_not_equal() -> None:
     assert compare([run()], run()).outcome is Outcome.UNKNOWN
 
 
+def test_a_process_whose_records_are_all_lost_is_noted() -> None:
+    verdict = compare([run(process()), run(process())], run(process(5)))
+    assert verdict.outcome is not Outcome.DIFFERENT, verdict
+    assert any(note.startswith("the records before step 6 are lost") for note in verdict.notes)
+    forgotten = run(process(5, change=lambda place: {"settings": {"lr": 1.0, "foreach": None}}))
+    assert Reason.SETTINGS in {one.reason for one in compare([run(process())], forgotten).findings}
+
+
 def test_lost_records_between_equal_ones_are_noted() -> None:
     whole = process()
     verdict = compare([UNDISTURBED], run(Process([one for one in whole.steps if one.number not in (3, 4)], lost=2)))

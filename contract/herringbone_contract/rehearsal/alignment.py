@@ -45,7 +45,7 @@ def visits(processes: Sequence[Process], base: Mapping[int, Step]) -> list[Visit
         if not process.steps:
             continue
         first = process.steps[0]
-        start = _start(first, earlier, base) if earlier else first.number - 1
+        start = _start(first, earlier, base) if earlier else _entry(first, base)
         steps = {start + step.number - first.number: step for step in process.steps}
         found.append(Visit(steps, dict(earlier)))
         earlier |= steps
@@ -93,6 +93,16 @@ def distance(one: Step, other: Step) -> float:
     norm = sum(one.tensors[name].squares or 0.0 for name in shared)
     total = sum(apart(one.tensors[name], other.tensors[name]) ** 2 for name in shared)
     return math.sqrt(total / norm) if norm else float(total > 0)
+
+
+def _entry(first: Step, base: Mapping[int, Step]) -> int:
+    """Return the place of a run's first known step: not its beginning where the records of a killed process are lost."""
+    known = {place: step for place, step in base.items() if step.optimizer == first.optimizer}
+    if not known:
+        return first.number - 1
+    place = max(known, key=lambda place: _likeness(first, known[place], place))
+    is_equal = _likeness(first, known[place], place)[1] == 0.0
+    return place if is_equal and place > min(known) else first.number - 1
 
 
 def _start(first: Step, earlier: Mapping[int, Step], base: Mapping[int, Step]) -> int:

@@ -86,10 +86,15 @@ class _Compared:
             self.notes.append(f"{lost} records of steps are lost")
         if self.steps < len(self.base):
             self.notes.append(f"the disturbed run ended after {self.steps} of {len(self.base)} steps")
+        if self.visits and self.visits[0].start:
+            self.notes.append(
+                f"the records before step {self.visits[0].start + 1} are lost, with the host that had them"
+            )
         if any(visit.start == 0 for visit in self.visits[1:]):
             self.notes.append("a restarted process began at the first step again: nothing was restored")
         mine, known = _samples(last.values()), _samples(self.base.values())
-        theirs = _samples(step for place, step in self.base.items() if place <= max(last, default=-1))
+        begin, end = min(last, default=0), max(last, default=-1)
+        theirs = _samples(step for place, step in self.base.items() if begin <= place <= end)
         # A sampler repeats less than one sample a rank to fill the last round of an epoch.
         padding = ranks * max(known.values(), default=0)
         surplus, lack = (max(0, one.total() - padding) for one in (mine - theirs, theirs - mine))
@@ -101,10 +106,10 @@ class _Compared:
         tensors: dict[int, str] = {}
         for number, visit in enumerate(self.visits):
             # Earlier processes know better what was to be restored than a run that has diverged.
-            is_known = visit.start in visit.earlier
-            context = self._context._replace(restarted=number > 0, restores=number > 0)
+            is_known, is_restart = visit.start in visit.earlier, number > 0 or visit.start > 0
+            context = self._context._replace(restarted=is_restart, restores=is_restart)
             own, changed = differences(visit.steps, visit.earlier, context)
-            context = context._replace(restores=number > 0 and not is_known and not tensors)
+            context = context._replace(restores=is_restart and not is_known and not tensors)
             other, unequal = differences(visit.steps, self.base, context)
             found += [*own, *other]
             tensors = {**unequal, **changed, **tensors}

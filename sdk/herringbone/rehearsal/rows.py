@@ -101,16 +101,16 @@ def judged(row: Row, verdict: Verdict) -> Row:
     """Return a row with the result of a comparison.
 
     >>> from herringbone_contract.rehearsal.verdict import Finding, Reason
-    >>> finding = Finding(Reason.SETTINGS, 12, 0, "", "the learning rate is 0.1 instead of 0.05", "save the scheduler")
+    >>> finding = Finding(Reason.SETTINGS, 12, 0, "", "the learning rate is 0.1 instead of 0.05", "Save the scheduler.")
     >>> row = Row(backend="local", fault="rank-killed", equal="unknown")
     >>> judged(row, Verdict(Outcome.DIFFERENT, (finding,), redone=3)).text
-    'step 12: the learning rate is 0.1 instead of 0.05 (learning rate or scheduler not restored); save the scheduler'
+    'step 12: the learning rate is 0.1 instead of 0.05 (learning rate or scheduler not restored). Save the scheduler.'
     """
     # Steps of optimizers of torch are recorded, and of no other library.
     text, notes = "; ".join(verdict.notes) or "no step of an optimizer of torch was recorded", verdict.notes
     if (first := verdict.first) is not None:
         tensor = f", {first.tensor}" if first.tensor and first.tensor not in first.text else ""
-        text = f"step {first.step}{tensor}: {first.text} ({first.reason.value}); {first.advice}"
+        text = f"step {first.step}{tensor}: {first.text} ({first.reason.value}). {first.advice}"
         notes = (*(f"{one.reason.value}: step {one.step}: {one.text}" for one in verdict.findings[1:]), *notes)
     return msgspec.structs.replace(
         row,

@@ -52,7 +52,7 @@ def test_a_difference_names_step_tensor_reason_and_remedy():
     other = Finding(Reason.ORDER, 14, 0, "", "the samples are others", "save the sampler")
     found = judged(row(), Verdict(Outcome.DIFFERENT, (FINDING, other), steps=20, redone=3, notes=("rank 1: 2 lost",)))
     assert found.cells[-1] == (
-        "no: step 12: 0.weight is 0.5 instead of 0.25 (optimizer state not restored); restore the optimizer"
+        "no: step 12: 0.weight is 0.5 instead of 0.25 (optimizer state not restored). restore the optimizer"
     )
     assert (found.redone, found.notes) == (3, ("order of data: step 14: the samples are others", "rank 1: 2 lost"))
 

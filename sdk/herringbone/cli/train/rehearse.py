@@ -12,6 +12,7 @@ import click
 from herringbone.cli.commands import JobCommand, json_option
 from herringbone.cli.common import JOB_FAILED, OK, complain, nothing_started
 from herringbone.cli.train.request import JobFlags, job_flags, read_request
+from herringbone_contract.errors import InputError
 
 _EPILOG = """\
 The job runs as its file says, so let what follows -- make it short: herringbone rehearse job.yaml -- --steps 40. Its
@@ -47,6 +48,8 @@ def command(
     """
     from herringbone.show.tables import show_table
 
+    if report is not None and not report.absolute().parent.is_dir():
+        raise InputError(f"--report {report}: the folder {report.absolute().parent} does not exist; make it first")
     request = JobFlags(script_arguments=script_arguments, **flags)
     estimator, inputs = read_request(request)
     types = [word.strip() for word in across.split(",")] if across is not None else ()
