@@ -96,7 +96,7 @@ def distance(one: Step, other: Step) -> float:
 
 
 def _entry(first: Step, base: Mapping[int, Step]) -> int:
-    """Return the place of a run's first known step: not its beginning where the records of a killed process are lost."""
+    """Return the place of a run's first known step, which may be a later one: a killed host takes its records along."""
     known = {place: step for place, step in base.items() if step.optimizer == first.optimizer}
     if not known:
         return first.number - 1
