@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -21,16 +22,20 @@ Mark = tuple[int, int]
 
 
 class Checkpoints(Source):
-    """Looks at a folder every 5 seconds; entries that were there from the start are no news.
+    """Looks at a folder every 5 seconds; entries from before `since`, the start of the ranks, are no news.
 
     An entry is reported when it has not changed between two looks: one that is still written is no checkpoint yet.
     """
 
     def __init__(
-        self, folder: str, clock: Callable[[], float] = time.monotonic, max_entries: int = _MAX_ENTRIES
+        self,
+        folder: str,
+        clock: Callable[[], float] = time.monotonic,
+        max_entries: int = _MAX_ENTRIES,
+        since: float = math.inf,
     ) -> None:
         self._folder, self._clock, self._max_entries = folder, clock, max_entries
-        self._known = self._look()
+        self._known = {name: mark for name, mark in self._look().items() if mark[1] < since * 1e9}
         # Seen at the last look, and not yet reported.
         self._fresh: dict[str, Mark] = {}
         # Reported by the last look.

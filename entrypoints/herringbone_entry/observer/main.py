@@ -197,7 +197,8 @@ def make_sources(settings: Settings, complain: Callable[[str], None]) -> list[So
     if sys.platform == "linux":
         # Other systems have no /proc.
         add(partial(_sampler, settings))
-    add(partial(Checkpoints, settings.checkpoints) if settings.keep is None else partial(_keeper, settings, complain))
+    plain = partial(Checkpoints, settings.checkpoints, since=settings.started)
+    add(plain if settings.keep is None else partial(_keeper, settings, complain))
     return sources
 
 

@@ -39,6 +39,14 @@ def test_new_and_replaced_entries_are_reported_once(tmp_path: Path) -> None:
     assert looks.last() == ["last.pt"]
 
 
+def test_an_entry_from_before_the_observer_but_not_the_ranks_is_news(tmp_path: Path) -> None:
+    for name, seconds in (("before.pt", 100.0), ("first.pt", 102.0)):
+        (tmp_path / name).write_bytes(b"1")
+        os.utime(tmp_path / name, (seconds, seconds))
+    source = Checkpoints(str(tmp_path), since=101.0)
+    assert [event["path"] for event in source.last(1e12)] == ["first.pt"]
+
+
 def test_an_entry_that_grows_is_reported_when_it_is_still(tmp_path: Path) -> None:
     looks = Looks(tmp_path)
     file = tmp_path / "a.pt"

@@ -97,12 +97,13 @@ def read(folder: str | os.PathLike[str], rank: int, ranks: int) -> RankPlace | N
     """Return the content for this rank; None where the checkpoint has none."""
     own = Path(folder, _NAME.format(rank))
     others = sorted(Path(folder).glob(_NAME.format("*")), key=lambda path: (len(path.name), path.name))
-    for path in [*([own] if own.exists() else []), *others[:1]]:
-        place = msgspec.msgpack.decode(path.read_bytes(), type=RankPlace)
-        # Of other ranks, all take the same one.
-        if (place.ranks == ranks and path == own) or path == others[0]:
-            return place
-    return None
+    places = [msgspec.msgpack.decode(path.read_bytes(), type=RankPlace) for path in [own] if path.exists()]
+    if places and places[0].ranks == ranks:
+        return places[0]
+    if not others:
+        return None
+    # All take the same one, and none its random numbers: also a rank that has not saved.
+    return msgspec.structs.replace(msgspec.msgpack.decode(others[0].read_bytes(), type=RankPlace), ranks=0)
 
 
 def go_on(place: RankPlace, rank: int, ranks: int, loaders: Sequence[Any]) -> None:

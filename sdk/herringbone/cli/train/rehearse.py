@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def command(
 
     if report is not None and not report.absolute().parent.is_dir():
         raise InputError(f"--report {report}: the folder {report.absolute().parent} does not exist; make it first")
+    # Programs that run this one end it so; the job that goes on now ends, too, as at Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     request = JobFlags(script_arguments=script_arguments, **flags)
     estimator, inputs = read_request(request)
     types = [word.strip() for word in across.split(",")] if across is not None else ()
