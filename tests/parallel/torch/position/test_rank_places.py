@@ -25,7 +25,7 @@ def test_a_rank_goes_on_with_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("saved", "ranks"), [([0], 2), ([0, 1], 3), ([0, 1], 1), ([1], 2)])
 def test_a_rank_without_its_own_draws_no_numbers_of_another(tmp_path: Path, saved: list[int], ranks: int) -> None:
-    first = [save(tmp_path, rank, 2) for rank in saved][0]
+    first = next(save(tmp_path, rank, 2) for rank in saved)
     for rank in range(ranks):
         if rank not in saved or ranks != 2:
             place = read(tmp_path, rank, ranks)
