@@ -86,10 +86,12 @@ def test_a_save_is_torn_by_the_end_of_the_rank_that_saves(tmp_path, monkeypatch,
 
 def test_a_full_disk_fails_the_save_and_is_over_after_it(tmp_path, monkeypatch):
     (tmp_path / "old").write_bytes(b"x" * 1000)
+    # Whenever the limit comes, the largest file is the old one, and the next part of a save meets it.
     code = (
-        "import sys, time\nfor _ in range(1000):\n try:\n  open(sys.argv[1], 'wb', 0).write(b'x' * 1000)\n"
-        "  time.sleep(.01)\n  open(sys.argv[1], 'ab', 0).write(b'x' * 1000)\n except OSError as error:\n"
-        "  print(error.errno, flush=True)\n  time.sleep(1)\n  open(sys.argv[1], 'wb', 0).write(b'x' * 3000); break\n"
+        "import sys, time\ndef save(mode, size):\n with open(sys.argv[1], mode) as file: file.write(b'x' * size)\n"
+        "for _ in range(1000):\n try:\n  save('wb', 400); time.sleep(.01); save('ab', 400)\n"
+        " except OSError as error:\n"
+        "  print(error.errno, flush=True)\n  time.sleep(1)\n  save('wb', 3000); break\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "new")], stdout=subprocess.PIPE, text=True
