@@ -88,7 +88,7 @@ def test_a_full_disk_fails_the_save_and_is_over_after_it(tmp_path, monkeypatch):
     (tmp_path / "old").write_bytes(b"x" * 1000)
     # Whenever the limit comes, the largest file is the old one, and the next part of a save meets it.
     code = (
-        "import sys, time\ndef save(mode, size):\n with open(sys.argv[1], mode) as file: file.write(b'x' * size)\n"
+        "import sys, time\nprint('begun', flush=True)\ndef save(mode, size):\n with open(sys.argv[1], mode) as file: file.write(b'x' * size)\n"
         "for _ in range(1000):\n try:\n  save('wb', 400); time.sleep(.01); save('ab', 400)\n"
         " except OSError as error:\n"
         "  print(error.errno, flush=True)\n  time.sleep(1)\n  save('wb', 3000); break\n"
@@ -97,6 +97,8 @@ def test_a_full_disk_fails_the_save_and_is_over_after_it(tmp_path, monkeypatch):
         [sys.executable, "-c", code, str(tmp_path / "new")], stdout=subprocess.PIPE, text=True
     ) as rank:
         monkeypatch.setattr(faults, "family_here", lambda: [Process(1, 0, []), Process(rank.pid, 1, RANK)])
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "begun\n"
         assert faults.fill(str(tmp_path), 10) is Done.YES
         assert rank.communicate()[0].strip() == "27"  # EFBIG
     assert (rank.returncode, (tmp_path / "new").stat().st_size) == (0, 3000)
