@@ -29,8 +29,9 @@ from herringbone_parallel.job_folders import training_folder
 from herringbone_parallel.torch.checkpoint import api
 from herringbone_parallel.torch.checkpoint.reading import pass_over
 from herringbone_parallel.torch.checkpoint.states import decode, encode
-from herringbone_parallel.torch.position import optimizer_states, random_state
+from herringbone_parallel.torch.position import optimizer_states, own_buffers, random_state
 from herringbone_parallel.torch.position.loader import track
+from herringbone_parallel.torch.position.own_buffers import Buffer
 from herringbone_parallel.torch.position.random_state import RandomState
 from herringbone_parallel.torch.position.tracker import Begin, Place
 
@@ -47,9 +48,10 @@ _SCALERS = tuple({scaler for scaler in (getattr(torch.amp, "GradScaler", None), 
 
 
 class _Own(msgspec.Struct, frozen=True):
-    """The part that each rank keeps for itself: its random numbers, and how the open epochs of its loaders began."""
+    """What each rank keeps for itself: random numbers, buffers of models, and how open epochs of its loaders began."""
 
     random: RandomState
+    buffers: dict[str, dict[str, Buffer]]
     begins: dict[str, Begin | None]
     places: dict[str, Place]
 
@@ -219,6 +221,8 @@ class Training:
 
         for name, tracker in self._trackers.items():
             tracker.resume(_of(own.places, name), own.begins.get(name), partial(others, name))
+        for name, buffers in own.buffers.items() if is_same else ():
+            own_buffers.put(self._models[name], buffers)
         self.step = extra["step"]
         random_state.go_on(own.random, *(() if is_same else (self.step, peers.rank)))
 
@@ -236,7 +240,10 @@ class Training:
         begins, places = ({name: one.begin() for name, one in trackers}, {name: one.place() for name, one in trackers})
         # Numbers that were drawn since the step belong to batches that come again.
         numbers = self._numbers if any(one.is_ahead for _, one in trackers) else random_state.remember()
-        return random_state.to_tensor(msgspec.msgpack.encode(_Own(numbers(), begins, places)))
+        # A process alone has them in the model's state.
+        models = self._models.items() if _peers().size > 1 else ()
+        buffers = {name: own_buffers.take(model) for name, model in models}
+        return random_state.to_tensor(msgspec.msgpack.encode(_Own(numbers(), buffers, begins, places)))
 
     def _owner(self, name: str, optimizer: Optimizer) -> nn.Module:
         mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

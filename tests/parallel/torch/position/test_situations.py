@@ -70,3 +70,31 @@ def test_the_batch_of_a_step_that_is_not_complete_comes_again_on_every_rank(rank
     )
     assert (first, second) == (first_again, second_again)
     assert not {*first} & {*second}
+
+
+def statistics(folder: str, stop: int) -> list[float]:
+    """Train with statistics that no rank takes from another; save at a step, and end there, or go on."""
+    torch.manual_seed(1)
+    dataset = TensorDataset(torch.rand(32, 3))
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
+    model = nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset))
+    training = Training(folder=folder, model=model, optimizer=optimizer, loader=loader)
+    training.resume()
+    for (inputs,) in loader:
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+        if training.step == stop:
+            training.save()
+            break
+    assert isinstance(net[0], nn.BatchNorm1d)
+    return [*net[0].running_mean.tolist(), *net[0].running_var.tolist(), int(net[0].num_batches_tracked)]  # type: ignore[union-attr, arg-type]
+
+
+def test_each_rank_goes_on_with_the_statistics_of_its_own_samples(ranks: Ranks, tmp_path: Path) -> None:
+    whole = ranks.shard(statistics, 2, {"hybrid_shard_degree": 1}, str(tmp_path / "a"), 0)
+    ranks.shard(statistics, 2, {"hybrid_shard_degree": 1}, str(tmp_path / "b"), 2)
+    assert ranks.shard(statistics, 2, {"hybrid_shard_degree": 1}, str(tmp_path / "b"), 0) == whole
+    assert whole[0] != whole[1]
