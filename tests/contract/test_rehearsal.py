@@ -293,6 +293,15 @@ def test_faults_on_another_layout(change: Callable[[int], dict[str, Any]], reaso
     assert reason in [finding.reason for finding in verdict.findings]
 
 
+def test_another_global_batch_on_another_layout_is_told() -> None:
+    twice = [f"s{number}" for number in range(2 * BATCH)]
+    disturbed = continued(spread(2, 0, 7), late(spread(1, 4, STEPS, lambda _: {"samples": twice})))
+    findings = compare([spread(2)], disturbed, layout="other").findings
+    assert any(
+        "a step has 4 samples instead of 2: this layout has another global batch" in one.text for one in findings
+    )
+
+
 def test_what_no_rank_has_recorded_is_noted() -> None:
     missing = {"missing": ["w: it has no values yet", "x: it has no values yet"]}
     half = process(change=lambda _: {**missing, "tensors": {"b": Tensor("b")}})

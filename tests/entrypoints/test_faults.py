@@ -88,7 +88,8 @@ def test_a_full_disk_fails_the_save_and_is_over_after_it(tmp_path, monkeypatch):
     (tmp_path / "old").write_bytes(b"x" * 1000)
     # Whenever the limit comes, the largest file is the old one, and the next part of a save meets it.
     code = (
-        "import sys, time\nprint('begun', flush=True)\ndef save(mode, size):\n with open(sys.argv[1], mode) as file: file.write(b'x' * size)\n"
+        "import sys, time\nprint('begun', flush=True)\ndef save(mode, size):\n"
+        " with open(sys.argv[1], mode) as file: file.write(b'x' * size)\n"
         "for _ in range(1000):\n try:\n  save('wb', 400); time.sleep(.01); save('ab', 400)\n"
         " except OSError as error:\n"
         "  print(error.errno, flush=True)\n  time.sleep(1)\n  save('wb', 3000); break\n"

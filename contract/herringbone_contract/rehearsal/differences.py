@@ -147,7 +147,10 @@ def _data(step: Step, other: Step, place: int, context: Context, moved: _Moved, 
     is_set = Counter(step.samples) == Counter(other.samples)
     is_torn = context.restarted and bool(context.surplus or context.lack)
     if context.tolerance:
-        if is_torn and not is_set:
+        few, many = sorted((len(step.samples), len(other.samples)))
+        if few and many > few * _RESIZED:
+            yield Difference(Reason.SAMPLES, place, "", _BATCH.format(len(step.samples), len(other.samples)))
+        elif is_torn and not is_set:
             yield _samples(place, context)
         return
     is_drawn_elsewhere = "" != _last(step)[0] != _last(other)[0] != ""
@@ -165,6 +168,12 @@ def _data(step: Step, other: Step, place: int, context: Context, moved: _Moved, 
         yield Difference(Reason.CONTENTS, place, "", f"samples have other contents; {why}")
 
 
+# What fills the last batch of an epoch is less.
+_RESIZED = 1.2
+_BATCH = (
+    "a step has {} samples instead of {}: this layout has another global batch, so that its steps are others; divide"
+    " one global batch by the number of ranks"
+)
 _ORDERS = (
     "the recorded random numbers are equal, so the order is from a set or a dict (PYTHONHASHSEED), a folder, or a"
     " generator of the script's own"

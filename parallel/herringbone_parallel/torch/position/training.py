@@ -48,7 +48,7 @@ _SCALERS = tuple({scaler for scaler in (getattr(torch.amp, "GradScaler", None), 
 
 
 class _Own(msgspec.Struct, frozen=True):
-    """What each rank keeps for itself: random numbers, buffers of models, and how open epochs of its loaders began."""
+    """The part that a rank keeps for itself: random numbers, buffers, and how open epochs of its loaders began."""
 
     random: RandomState
     buffers: dict[str, dict[str, Buffer]]
