@@ -65,10 +65,10 @@ def test_the_error_of_a_save_in_the_background_is_raised_once_and_its_number_nev
     # The file that names the newest checkpoint cannot be written.
     (tmp_path / "full" / NEWEST).mkdir(parents=True)
     checkpointing.async_save(state, checkpoint_id=tmp_path / "full" / "a")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ParallelError, match="Is a directory"):
         checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
     checkpointing.async_save(state, checkpoint_id=tmp_path / "b")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ParallelError, match="Is a directory"):
         checkpointing.maybe_finalize_async_calls(blocking=False)
     assert checkpointing.maybe_finalize_async_calls() == [before + 2]
 
