@@ -14,7 +14,7 @@ from herringbone_contract.safe_tree import folder as safe_folder
 # The policies search the end of a log: the line that explains a failed attempt is among its last.
 LOG_BYTES = 16 << 20
 # Suffixes of files that are renamed when they are complete, so they are no checkpoints yet.
-_TEXTS = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".md", ".html", ".png", ".yaml", ".yml")
+_TEXTS = (".csv", ".tsv", ".jsonl", ".log", ".txt", ".md", ".html", ".png", ".yaml", ".yml")
 _EVENT_FILES = "tfevents"
 _UNFINISHED = (".tmp", ".new", ".part", ".partial", ".unfinished")
 
