@@ -107,7 +107,9 @@ LOOPS = {
 class Run:
     """A job with a loop's script, its log and its checkpoints."""
 
-    def __init__(self, loop: Loop, folder: Path, log: Path, situation: str, dropout: float) -> None:
+    def __init__(
+        self, loop: Loop, folder: Path, log: Path, situation: str, dropout: float, seconds: float = 0.05
+    ) -> None:
         home = log.parent / "home"
         ranks, layout = loop.others.get(situation, (2, None))
         self.log, self.name = log, f"{log.name}-{time.monotonic_ns()}".replace(".", "-")
@@ -120,7 +122,7 @@ class Run:
             "distribution": layout or loop.distribution,
             "hyperparameters": {**loop.hyperparameters, "dropout": dropout},
             "checkpoint_s3_uri": f"file://{folder}",
-            "environment": {"LOOP_LOG": str(log), "LOOP_ROOT": str(ROOT)},
+            "environment": {"LOOP_LOG": str(log), "LOOP_ROOT": str(ROOT), "LOOP_SECONDS": str(seconds)},
         }
         sources = [str(ROOT / name) for name in ("contract", "sdk", "entrypoints", "parallel")]
         self.environment = {
@@ -219,7 +221,9 @@ def tried(loop: Loop, situation: str, base: Path, wholes: dict[float, Any]) -> s
         Run(loop, base / f"whole-{dropout}-checkpoints", log, "", dropout).end()
         wholes[dropout] = told(log)
     folder, before, after = (base / f"{situation}-{part}" for part in ("checkpoints", "before", "after"))
-    Run(loop, folder, before, "", dropout).cut(situation, MOMENTS[situation])
+    # `herringbone stop` takes a second to start.
+    seconds = 0.4 if situation == "stop" else 0.05
+    Run(loop, folder, before, "", dropout, seconds).cut(situation, MOMENTS[situation])
     Run(loop, folder, after, situation, dropout).end()
     if not any(isinstance(line[0], int) and line[0] > 1 for line in lines(after, 0)[:2]):
         return "it began at the first step"

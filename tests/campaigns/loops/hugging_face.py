@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import time
 from typing import Any
 
 from steplog import StepLog
@@ -21,7 +20,6 @@ class Log(resumed_loops.Log):
     def step(self, epoch: int, step: int) -> None:
         steps.step(step, epoch, self.samples, self.loss)
         self.samples = []
-        time.sleep(0.05)
 
     def end(self, model: Any) -> None:
         steps.end(value for weight in model.state_dict().values() for value in weight.flatten().tolist())

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import time
 from typing import Any
 
 import keras
@@ -31,7 +30,6 @@ class Steps(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         step = int(self.model.optimizer.iterations.numpy())
         log.step(step, data.order.epoch, data.order.batch(batch)[0], float(logs["loss"]))
-        time.sleep(0.05)
 
 
 keras.utils.set_random_seed(1)

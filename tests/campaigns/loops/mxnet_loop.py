@@ -2,7 +2,6 @@
 
 import argparse
 import random
-import time
 from typing import Any
 
 import mxnet as mx
@@ -47,7 +46,6 @@ for epoch in range(training.epoch, EPOCHS):
         loss.backward()
         trainer.step(1)
         log.step(training.step, epoch, indices.asnumpy(), float(loss.asscalar()))
-        time.sleep(0.05)
         if training.step % 2 == 0:
             training.save()
 log.end(value for one in net.collect_params().values() for value in one.data().asnumpy().ravel())

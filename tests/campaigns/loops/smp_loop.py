@@ -1,7 +1,6 @@
 """A pipeline of SMP's version 1: a batch is split into microbatches, and `Training` keeps what it goes on with."""
 
 import argparse
-import time
 from typing import Any
 
 import smdistributed.modelparallel.torch as smp
@@ -48,7 +47,6 @@ for epoch in range(training.epoch, EPOCHS):
         # Ranks of one pipeline have the same samples.
         if smp.pp_rank() == 0:
             log.step(training.step, epoch, indices, loss.item())
-        time.sleep(0.05)
         if training.step % 2 == 0:
             training.save(in_background=training.step % 4 == 0)
     scheduler.step()

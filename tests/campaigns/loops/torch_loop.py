@@ -2,7 +2,6 @@
 
 import argparse
 import random
-import time
 from typing import Any
 
 import torch
@@ -65,7 +64,6 @@ for epoch in range(training.epoch, EPOCHS):
         loss.backward()
         optimizer.step()
         log.step(training.step, epoch, indices, loss.item())
-        time.sleep(0.05)
         if training.step % 2 == 0:
             training.save(in_background=training.step % 4 == 0)
     scheduler.step()
