@@ -78,7 +78,7 @@ class _Place:
         accumulated = trainer.args.gradient_accumulation_steps
         place, batches = tracker.place(), len(loader)
         self.epoch, self.samples = place.epoch, place.samples
-        self.batches = batches - tracker.left(place)
+        self.batches = batches - tracker.order.left(place.samples)
         self.steps_of_epoch = max(-(-batches // accumulated), 1)
         self.steps = self.epoch * self.steps_of_epoch + self.batches // accumulated
         if self.batches % accumulated:

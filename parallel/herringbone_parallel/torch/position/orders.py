@@ -16,7 +16,7 @@ from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.checks import plain
 
 # Indices at whose drawing the random numbers are compared; later, they are compared at each batch.
-_ASKED = 32
+ASKED = 32
 # Places that each batch of a script's own sampler has: nobody knows how many samples the batches before it have.
 _PLACES = 1 << 20
 
@@ -25,6 +25,9 @@ Note = Callable[[str], None]
 
 class Samples:
     """The order of a sampler; a place counts samples of all `ranks` that share the order."""
+
+    # The packages whose samplers are known; another one is the script's own.
+    _known: tuple[str, ...] = ("torch.",)
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._batch_sampler: Any = loader.batch_sampler
@@ -39,7 +42,7 @@ class Samples:
     @property
     def is_own(self) -> bool:
         """True for an order of the script's own."""
-        return not all(one is None or type(one).__module__.startswith("torch.") for one in self.drawing)
+        return not all(one is None or type(one).__module__.startswith(self._known) for one in self.drawing)
 
     @property
     def draws_later(self) -> bool:
@@ -108,12 +111,16 @@ class Samples:
     def rest(self, before: int, note: Note) -> Iterable[Any]:
         """Return what the loader's sampler yields from a place on; notes what makes an order that nobody can repeat."""
         rest: Any = _rest(self.sampler, before) if before else self.sampler
-        if self.is_own:
-            rest = watched(self.drawing, rest, note, _ASKED)
         if self._batch_sampler is None:
-            return rest  # type: ignore[no-any-return]
-        batches = BatchSampler(rest, self.size, self._batch_sampler.drop_last)
-        return watched(self.drawing, batches, note) if self.is_own else batches
+            return self.watched(rest, note, ASKED)
+        return self.watched(
+            BatchSampler(self.watched(rest, note, ASKED), self.size, self._batch_sampler.drop_last),
+            note,
+        )
+
+    def watched(self, indices: Iterable[Any], note: Note, most: int | None = None) -> Iterable[Any]:
+        """Return indices, or batches of them; those of a script's own order are watched."""
+        return watched(self.drawing, indices, note, most) if self.is_own else indices
 
     def __len__(self) -> int:
         return len(self.sampler if self._batch_sampler is None else self._batch_sampler)

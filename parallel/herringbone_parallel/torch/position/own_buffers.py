@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from herringbone_parallel.torch.position.random_state import to_bytes
+
 # Larger ones are tables, which no rank changes.
 _MOST = 1 << 16
 
@@ -45,5 +47,5 @@ def _own(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _packed(buffer: torch.Tensor) -> Buffer:
-    content = buffer.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if buffer.numel() else b""
+    content = to_bytes(buffer.contiguous().reshape(-1).view(torch.uint8)) if buffer.numel() else b""
     return Buffer(str(buffer.dtype).removeprefix("torch."), list(buffer.shape), content)

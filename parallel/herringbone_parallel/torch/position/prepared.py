@@ -27,7 +27,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.checks import check
 from herringbone_parallel.torch.position.loader import follow
-from herringbone_parallel.torch.position.orders import Note, Samples, watched
+from herringbone_parallel.torch.position.orders import ASKED, Note, Samples
 from herringbone_parallel.torch.position.random_state import RandomState
 from herringbone_parallel.torch.position.tracker import Begin, Moment, Place, Tracker
 
@@ -65,6 +65,7 @@ class Numbers:
 class _Order(Samples):
     """The order of accelerate's samplers, which gives ranks batches, or parts of batches."""
 
+    _known = ("torch.", "accelerate.")
     # The samples of a batch are neighbours in the order.
     stride = 1
 
@@ -94,15 +95,13 @@ class _Order(Samples):
 
     def rest(self, before: int, note: Note) -> Iterable[Any]:
         """Return this rank's batches from a place on. [3]"""
-        rest: Any = self._rest(before)
-        if not type(self.sampler).__module__.startswith(("torch.", "accelerate.")):
-            rest = watched(self.drawing, rest, note)
+        rest: Any = self.watched(self._rest(before), note, ASKED)
         batches: Any = BatchSampler(rest, self._inner.batch_size, self._inner.drop_last)
-        if self._shards is None:
-            return batches  # type: ignore[no-any-return]
-        shards = copy.copy(self._shards)
-        shards.batch_sampler = batches
-        return islice(shards, 1 if before else 0, None)
+        if self._shards is not None:
+            shards = copy.copy(self._shards)
+            shards.batch_sampler = batches
+            batches = islice(shards, 1 if before else 0, None)
+        return self.watched(batches, note)
 
     def _rest(self, before: int) -> Iterable[int]:
         """Return what is left of the order, behind the batches from which accelerate fills the last ones."""
@@ -162,7 +161,7 @@ class PreparedTracker(Tracker):
 
     def go_on(self, known: LoaderPlace, numbers: Numbers) -> None:
         """Let the next pass go on from a checkpoint's place."""
-        if known.place.samples and not self.left(known.place):
+        if known.place.samples and not self.order.left(known.place.samples):
             # Of the epoch, no batch is left for so many ranks.
             place = msgspec.structs.replace(known.place, epoch=known.place.epoch + 1, samples=0)
             known = LoaderPlace(place, None, None, known.iteration + 1, known.seed)
@@ -170,10 +169,6 @@ class PreparedTracker(Tracker):
         self._known = known, numbers
         if known.seed is not None and hasattr(self.order.sampler, "initial_seed"):
             self.order.sampler.initial_seed = known.seed
-
-    def left(self, place: Place) -> int:
-        """Return the number of batches that a rank has from a place to the epoch's end."""
-        return self.order.left(place.samples)
 
     # What the loader does.
 
@@ -209,7 +204,7 @@ class PreparedTracker(Tracker):
         if self._known is not None:
             self._known[1].restore()
         if resumed is not None and resumed[0].samples:
-            self._turn = 0 if self._enters else -(-resumed[0].samples // (self.order.size * self.order.ranks))
+            self._turn = 0 if self._enters else self.order.batches(resumed[0].samples)
             if not self._enters:
                 self._resumed = msgspec.structs.replace(resumed[0], samples=0), resumed[1]
         try:

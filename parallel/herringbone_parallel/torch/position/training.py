@@ -139,7 +139,7 @@ class Training:
             state, mesh = {**state, **self._pipeline.state()}, self._pipeline.mesh()
         # An earlier save may still talk in the background.
         api.finalize()
-        own, _ = peers.agree_same(self._own, "save", lambda _: "")
+        own, _ = peers.agree_same(partial(self._own, peers.size), "save", lambda _: "")
         state[_OWN] = {str(peers.rank): own}
         large: dict[str, torch.Tensor] = {}
         others = {name: encode(part.state_dict(), name, large) for name, part in self._others.items()}
@@ -235,13 +235,13 @@ class Training:
             state[name] = optimizer_states.take(name, owner, self._optimizers[name], reader)
         return state
 
-    def _own(self) -> torch.Tensor:
+    def _own(self, ranks: int) -> torch.Tensor:
         trackers = self._trackers.items()
         begins, places = ({name: one.begin() for name, one in trackers}, {name: one.place() for name, one in trackers})
         # Numbers that were drawn since the step belong to batches that come again.
         numbers = self._numbers if any(one.is_ahead for _, one in trackers) else random_state.remember()
         # A process alone has them in the model's state.
-        models = self._models.items() if _peers().size > 1 else ()
+        models = self._models.items() if ranks > 1 else ()
         buffers = {name: own_buffers.take(model) for name, model in models}
         return random_state.to_tensor(msgspec.msgpack.encode(_Own(numbers(), buffers, begins, places)))
 
