@@ -302,6 +302,17 @@ def test_another_global_batch_on_another_layout_is_told() -> None:
     )
 
 
+def test_the_last_batch_of_an_epoch_may_have_other_samples_on_another_layout() -> None:
+    def filled(place: int) -> dict[str, Any]:
+        return {"samples": [*step(place).samples, *(["s0", "s1"] if place % 6 == 5 else [])]}
+
+    disturbed = continued(spread(2, 0, 7), late(spread(4, 4, STEPS, filled)))
+    assert compare([spread(2)], disturbed, layout="other").findings == ()
+    # Also where nothing else is left to do.
+    only = continued(spread(2, 0, 11), late(spread(4, 11, STEPS, filled)))
+    assert compare([spread(2)], only, layout="other").findings == ()
+
+
 def test_what_no_rank_has_recorded_is_noted() -> None:
     missing = {"missing": ["w: it has no values yet", "x: it has no values yet"]}
     half = process(change=lambda _: {**missing, "tensors": {"b": Tensor("b")}})

@@ -65,10 +65,10 @@ def differences(
     places = [place for place in sorted(steps) if place in reference]
     moved = _moved([(steps[place], reference[place]) for place in places], context.known)
     begins = {step.optimizer: place for place, step in sorted(steps.items(), reverse=True)} if context.restores else {}
-    found: dict[Reason, Difference] = {}
+    found = {one.reason: one for one in (_resized(steps, reference, places) if context.tolerance else ())}
     tensors: dict[int, str] = {}
     # What differs from here on may follow from what differed before.
-    explained = False
+    explained = bool(found)
     for place in places:
         step, other = steps[place], reference[place]
         restored = begins.get(step.optimizer) == place
@@ -143,14 +143,20 @@ def _last(step: Step) -> list[str]:
     return step.batches[-1] if step.batches else [""]
 
 
+def _resized(steps: Mapping[int, Step], reference: Mapping[int, Step], places: list[int]) -> Iterator[Difference]:
+    """Yield that most steps have another number of samples; the last one of an epoch has, on other ranks."""
+    sizes = [(place, len(steps[place].samples), len(reference[place].samples)) for place in places]
+    resized = [(place, mine, theirs) for place, mine, theirs in sizes if mine != theirs and mine and theirs]
+    if len(places) > 1 and len(resized) > len(places) / 2:
+        place, mine, theirs = resized[0]
+        yield Difference(Reason.SAMPLES, place, "", _BATCH.format(mine, theirs))
+
+
 def _data(step: Step, other: Step, place: int, context: Context, moved: _Moved, tensor: str) -> Iterator[Difference]:
     is_set = Counter(step.samples) == Counter(other.samples)
     is_torn = context.restarted and bool(context.surplus or context.lack)
     if context.tolerance:
-        few, many = sorted((len(step.samples), len(other.samples)))
-        if few and many > few * _RESIZED:
-            yield Difference(Reason.SAMPLES, place, "", _BATCH.format(len(step.samples), len(other.samples)))
-        elif is_torn and not is_set:
+        if is_torn and not is_set:
             yield _samples(place, context)
         return
     is_drawn_elsewhere = "" != _last(step)[0] != _last(other)[0] != ""
@@ -168,8 +174,6 @@ def _data(step: Step, other: Step, place: int, context: Context, moved: _Moved, 
         yield Difference(Reason.CONTENTS, place, "", f"samples have other contents; {why}")
 
 
-# What fills the last batch of an epoch is less.
-_RESIZED = 1.2
 _BATCH = (
     "a step has {} samples instead of {}: this layout has another global batch, so that its steps are others; divide"
     " one global batch by the number of ranks"
