@@ -7,7 +7,8 @@ the job did not join in the end, or descriptors stayed open.
 [1] before     each input is a connection to a listener: a bad hello, which must cost that connection alone
 [2] after      each input is a frame on a link: delivered if and only if it is the next frame of the other host
 [3] held       silent connections stay open while a listener waits for a host, which must join
-[4] reduction  as [3], at the listener of the sums between hosts: a process of the job is answered within a second
+[4] reduction  as [3], at the listener of the sums between hosts: a process of the job is answered within a second, if
+               the machine has nothing else to do
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def held(path: str, count: int) -> dict[str, Any]:
     return {"held": count, "held_joined": job.joined, "held_join_s": round(seconds, 3)}
 
 
-def reduction(count: int) -> dict[str, Any]:
+def reduction(count: int, answer_seconds: float) -> dict[str, Any]:
     """[4] Come at once with silent connections, and then with one of the job's own."""
 
     def admit(connection: Any, _hello: object) -> None:
@@ -229,10 +230,12 @@ def reduction(count: int) -> dict[str, Any]:
         connection, _ = connect(address, "server", KEY, {}, began + 60)
         seconds = time.monotonic() - began
         connection.close()
-    return {"reduction": count, "reduction_answered": seconds <= ANSWER_SECONDS, "reduction_s": round(seconds, 3)}
+    return {"reduction": count, "reduction_answered": seconds <= answer_seconds, "reduction_s": round(seconds, 3)}
 
 
-def campaign(*, before_count: int, after_count: int, connections: int, seed: int) -> dict[str, Any]:
+def campaign(
+    *, before_count: int, after_count: int, connections: int, seed: int, answer_seconds: float = ANSWER_SECONDS
+) -> dict[str, Any]:
     """Run all three parts and return the counts; `failures` names what must not be.
 
     >>> campaign(before_count=10, after_count=10, connections=10, seed=1)["failures"]
@@ -248,7 +251,7 @@ def campaign(*, before_count: int, after_count: int, connections: int, seed: int
         counts = before(f"{folder}/before", before_count, chance)
         counts |= after(after_count, chance)
         counts |= held(f"{folder}/held", connections)
-    counts |= reduction(connections)
+    counts |= reduction(connections, answer_seconds)
     threading.excepthook = shown
     gc.collect()
     counts |= {"descriptors_left": len(os.listdir("/proc/self/fd")) - open_before, "escaped": escaped}
