@@ -50,8 +50,11 @@ class Key:
     TORCH_DISTRIBUTED_ENABLED = "sagemaker_torch_distributed_enabled"
     PYTORCH_XLA_ENABLED = "sagemaker_pytorch_xla_multi_worker_enabled"
     # Our own addition: seconds without a sign of life after which the job counts as hanging, 0 for never. Left out:
-    # DEFAULT_HANG_TIMEOUT_SECONDS for jobs of the model- and the data-parallel library, never for others.
+    # STEPPING_HANG_TIMEOUT_SECONDS for jobs of the model- and the data-parallel library, HANG_TIMEOUT_SECONDS for
+    # others of several ranks, never for one rank.
     HANG_TIMEOUT = "sagemaker_hang_timeout"
+    # Our own addition: kind of fault -> answer, see `policies`. Left out, the defaults hold.
+    FAULT_POLICIES = "sagemaker_fault_policies"
     # Our own addition: `checkpoint.keeping.Keep` as JSON. Left out, no checkpoint is removed.
     KEEP_CHECKPOINTS = "sagemaker_keep_checkpoints"
     DISTRIBUTION_INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"
@@ -123,7 +126,7 @@ class HostVariable:
 
 DEFAULT_STOP_GRACE_SECONDS = 110.0
 # NCCL's own timeout of a collective operation in torch; gloo waits for half an hour.
-DEFAULT_HANG_TIMEOUT_SECONDS = 600.0
+STEPPING_HANG_TIMEOUT_SECONDS, HANG_TIMEOUT_SECONDS = 600.0, 1800.0
 DEFAULT_JOIN_TIMEOUT_SECONDS = 600.0
 DEFAULT_HEARTBEAT_SECONDS = 5.0
 

@@ -60,7 +60,8 @@ def with_words(failure: Failure, words: str) -> Failure:
 
 def _is_typed(failure: Failure) -> bool:
     numbers = [failure.exit_code, *([] if failure.rank is None else [failure.rank])]
-    texts = [*([] if failure.host is None else [failure.host]), failure.exception, failure.message, *failure.log_tail]
+    texts = [*([] if failure.host is None else [failure.host]), failure.exception, failure.message, failure.fault]
+    texts += failure.log_tail
     for frame in failure.frames:
         numbers.append(frame.line)
         texts += [frame.file, frame.function, frame.source]

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from herringbone_contract.constants import (
     BASE_VARIABLE,
     DEFAULT_BASE,
-    DEFAULT_HANG_TIMEOUT_SECONDS,
     DEFAULT_HEARTBEAT_SECONDS,
     DEFAULT_JOIN_TIMEOUT_SECONDS,
     DEFAULT_STOP_GRACE_SECONDS,
+    HANG_TIMEOUT_SECONDS,
+    STEPPING_HANG_TIMEOUT_SECONDS,
     HostVariable,
     Key,
 )
@@ -81,14 +82,20 @@ class Host(NamedTuple):
         """The hyperparameters that steer the container."""
         return decode_values(split(self.raw_hyperparameters)[1])
 
-    @property
-    def hang_timeout(self) -> float:
+    def hang_timeout(self, world_size: int) -> float:
         """Seconds without a sign of life of any rank after which the job counts as hanging; 0.0 for never."""
         value = self.steering.get(Key.HANG_TIMEOUT)
-        if value is None:
-            steps_itself = {Key.MODEL_PARALLEL_PARAMETERS, Key.DATA_PARALLEL_ENABLED} & self.raw_hyperparameters.keys()
-            return DEFAULT_HANG_TIMEOUT_SECONDS if steps_itself else 0.0
-        return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
+        if value is not None:
+            return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
+        if {Key.MODEL_PARALLEL_PARAMETERS, Key.DATA_PARALLEL_ENABLED} & self.raw_hyperparameters.keys():
+            return STEPPING_HANG_TIMEOUT_SECONDS
+        return HANG_TIMEOUT_SECONDS if world_size > 1 else 0.0
+
+    @property
+    def fault_policies(self) -> dict[str, str]:
+        """The user's answers to kinds of faults, as `policies.answer` takes them."""
+        value = self.steering.get(Key.FAULT_POLICIES)
+        return {str(kind): str(each) for kind, each in value.items()} if isinstance(value, dict) else {}
 
     @property
     def keep_checkpoints(self) -> dict[str, Any] | None:

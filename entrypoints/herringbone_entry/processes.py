@@ -115,6 +115,13 @@ def shown_exit_code(stat: str) -> int | None:
     return (128 + number if number else status >> 8) or None
 
 
+def name_and_state(pid: int) -> str:
+    """Return the name and the state of a process, such as "python, D (disk sleep)"."""
+    lines = (line.partition(":") for line in (read_text(f"/proc/{pid}/status") or "").splitlines())
+    fields = {name: value.strip() for name, _, value in lines}
+    return f"{fields.get('Name', 'unknown')}, {fields.get('State', 'ended')}"
+
+
 def is_stopped(pid: int) -> bool:
     """Say whether a signal has stopped a process; one that computes, sleeps or is traced by a debugger is not."""
     text = read_text(f"/proc/{pid}/stat")

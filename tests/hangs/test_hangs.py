@@ -34,6 +34,7 @@ def start(tmp_path, monkeypatch):
             instance_count=3,
             distribution={"torch_distributed": {"enabled": True}},
             hang_timeout=HANG_TIMEOUT,
+            fault_policies={"hang": "report"},
             environment={"SHARED": seen_as or str(shared), "HANGS": ",".join(hangs)},
             checkpoint_s3_uri=shared.as_uri(),
             **options,

@@ -111,11 +111,16 @@ class ServerEnded(TypedDict):
 
 
 class Moved(TypedDict):
-    """No rank of the host has moved for `quiet` seconds; a job stands still after `limit` seconds."""
+    """No rank of the host has moved for `quiet` seconds; a job stands still after `limit` seconds.
+
+    `idle` is how long each rank has done nothing. `is_chosen` means that the user gave the limit.
+    """
 
     kind: Literal["moved"]
     quiet: float
     limit: float
+    idle: dict[str, float]
+    is_chosen: bool
 
 
 class Steps(TypedDict):

@@ -11,12 +11,13 @@ like any other. It does no I/O: time and orders go through the constructor's arg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.failure import CRASH_CODES, Failure, lost_contact, lost_process
 from herringbone_contract.failure_text import parse_failure
+from herringbone_contract.policies import REPORT, STOP, answer
 from herringbone_entry.supervisor.evidence import Evidence, first_cause
 from herringbone_entry.supervisor.host_register import HostRegister
 
@@ -70,7 +71,7 @@ class Coordinator:
 
     `order` sends a message to every host that has joined, or to the one host that the message names. `clock` and
     `later` count the same seconds. `across` means that the hosts are machines of their own, to be checked before the
-    start.
+    start. `policies` has the user's answers to kinds of faults.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class Coordinator:
         later: Later,
         join_timeout: float,
         across: bool,
+        policies: Mapping[str, str],
     ) -> None:
+        self._policies = policies
         self._register = HostRegister(hosts, across=across)
         self._order, self._clock, self._later = order, clock, later
         # All members belong to the event loop's thread: events, timers and orders all run there.
@@ -269,8 +272,25 @@ class Coordinator:
             except ImportError:  # the package was removed while the job runs
                 return
 
-            self._watch = JobWatch(self._register.first, self._rank_hosts, order=self._order, later=self._later)
+            self._watch = JobWatch(
+                self._register.first, self._rank_hosts, order=self._order, later=self._later, on_fault=self._answer
+            )
         self._watch.receive(host, event)
+
+    def _answer(self, kind: str, failure: Failure) -> None:
+        """Go on, stop or fail after a fault that was seen in a running job, as its policy says."""
+        chosen = answer(kind, self._policies)
+        if chosen == REPORT or self.phase is not Phase.RUNNING:
+            return
+        if chosen == STOP:
+            self._order(
+                {"kind": "say", "host": self._register.first, "text": f"stopping: fault_policies says so of {kind}"}
+            )
+            self._stop(self._register.first)
+        else:
+            # Whatever ranks report of their end follows from ours.
+            self._fail(Evidence(self._clock(), failure._replace(fault=kind), failure.exit_code, outside=True))
+        self._advance()
 
     # Daemons of mpirun
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,11 @@ class Ending:
         if processes.has_children() and looks:
             self._context.loop.later(_LOOK_AGAIN_SECONDS, lambda: self._kill_remaining(finish, looks - 1))
         else:
+            for pid in processes.descendants(os.getpid(), processes.parents()):
+                # A controller leaves this machine out of the next attempts (`retry.unkillable`).
+                self._context.log(
+                    f"cannot be ended: process {pid} ({processes.name_and_state(pid)}) did not take SIGKILL"
+                )
             self._leave(finish)
 
     def _leave(self, finish: Finish) -> None:

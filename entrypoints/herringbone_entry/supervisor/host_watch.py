@@ -20,7 +20,7 @@ from herringbone_contract.events.format import parse
 from herringbone_contract.masking import printable
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.supervisor.rank_orders import RankOrder
-from herringbone_entry.watch import collect
+from herringbone_entry.watch import activity, collect
 from herringbone_entry.watch.fold import place_of
 
 if TYPE_CHECKING:
@@ -45,14 +45,34 @@ class HostWatch:
     def __init__(self, context: HostContext, ranks: RankGroup) -> None:
         self._context, self._ranks = context, ranks
         self._moved_at = time.monotonic()
+        # The last reading of what the ranks have done, and when each was last seen at work.
+        self._work: tuple[float, dict[int, activity.Work]] | None = None
+        self._worked_at: dict[int, float] = {}
         self._steps: dict[int, list[float]] = {}
 
-    def watch(self, hang_timeout: float) -> None:
+    def watch(self, hang_timeout: float, *, is_chosen: bool) -> None:
         """Report from now on how long no rank has moved."""
-        quiet = time.monotonic() - max(self._moved_at, self._ranks.moved_at)
-        self._context.report({"kind": "moved", "quiet": quiet, "limit": hang_timeout})
+        now, moved_at = time.monotonic(), max(self._moved_at, self._ranks.moved_at)
+        if now - moved_at < hang_timeout / 2:
+            self._work = None
+        else:
+            self._see_work(now)
+        idle = {str(rank): now - self._worked_at.get(rank, moved_at) for rank in self._ranks.pids}
+        self._context.report(
+            {"kind": "moved", "quiet": now - moved_at, "limit": hang_timeout, "idle": idle, "is_chosen": is_chosen}
+        )
         period = min(hang_timeout / _REPORTS, _MAX_PERIOD_SECONDS)
-        self._context.loop.later(period, lambda: self.watch(hang_timeout))
+        self._context.loop.later(period, lambda: self.watch(hang_timeout, is_chosen=is_chosen))
+
+    def _see_work(self, now: float) -> None:
+        """Compare what the ranks have done with the last look."""
+        found = activity.read(self._ranks.pids)
+        if self._work is not None:
+            then, before = self._work
+            for rank in found.keys() & before.keys():
+                if activity.is_work(before[rank], found[rank], now - then):
+                    self._worked_at[rank] = now
+        self._work = now, found
 
     def look(self, number: str) -> None:
         """Look at all ranks, their records first and then their stacks, and report where they are under `number`."""

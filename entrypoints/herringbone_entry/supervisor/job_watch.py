@@ -1,5 +1,7 @@
 """The coordinator's part in watching the job: it finds a hang, a rank that keeps the others waiting, a straggler.
 
+What it finds is reported; `on_fault` then decides whether the job goes on.
+
     moved          from hosts     how long no rank of the host has moved; all of them long enough: a hang
     stacks_wanted  from a host    a client asks where the ranks are
     stacks         from hosts     where a rank is; from all ranks, or after PATIENCE_SECONDS: folded and printed
@@ -15,13 +17,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from herringbone_contract.failure import Failure
 from herringbone_entry.watch import flight
 from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, own_line, ranks_text
 from herringbone_entry.watch.standstill import Standstill
 from herringbone_entry.watch.stragglers import Stragglers
 
 if TYPE_CHECKING:
-    from herringbone_contract.failure import Failure
     from herringbone_entry.channel.messages import Order
 
 # Hosts look for two seconds at most.
@@ -59,9 +61,12 @@ class JobWatch:
         *,
         order: Callable[[Order], None],
         later: Callable[[float, Callable[[], None]], object],
+        on_fault: Callable[[str, Failure], None],
     ) -> None:
         self._first, self._rank_hosts = first, rank_hosts
-        self._order, self._later = order, later
+        self._order, self._later, self._on_fault = order, later, on_fault
+        # Whether a standstill would be seen: the user gave the limit, or ranks show their steps or collectives.
+        self._is_sure = False
         self._standstill: Standstill | None = None
         self._stragglers = Stragglers(len(rank_hosts))
         self._looks: dict[str, Look] = {}
@@ -94,7 +99,9 @@ class JobWatch:
     def _moved(self, host: str, event: Any) -> None:
         if self._standstill is None:
             self._standstill = Standstill(set(self._rank_hosts.values()), float(event["limit"]))
-        quiet = self._standstill.take(host, float(event["quiet"]))
+        self._is_sure = self._is_sure or event["is_chosen"]
+        idle = {int(rank): float(seconds) for rank, seconds in event["idle"].items()}
+        quiet = self._standstill.take(host, float(event["quiet"]), idle)
         if quiet is None:
             return
         if quiet < 2 * float(event["limit"]):
@@ -159,11 +166,15 @@ class JobWatch:
             self._places = look.places
             return
         ages = [float(record["age"]) for record in look.records.values()]
-        if look.quiet is not None and ages and min(ages) < look.limit:
-            # Silent ranks that begin collectives are at work.
+        if look.quiet is not None:
             assert self._standstill is not None, "only a standstill looks with a limit"
-            self._standstill.excuse(look.quiet, min(ages))
-            return
+            waiting = [rank for rank, place in look.places.items() if place.waits]
+            if self._standstill.at_work(look.quiet, waiting):
+                ages.append(look.limit / 2)
+            if ages and min(ages) < look.limit:
+                # Silent ranks that begin collectives are at work.
+                self._standstill.excuse(look.quiet, min(ages))
+                return
         difference = flight.first_difference(look.records)
         missing = {} if difference is None else dict.fromkeys(difference.odd, difference.reason)
         groups = fold(look.places, cut_pairs(look.connections), missing)
@@ -187,6 +198,18 @@ class JobWatch:
                 "groups": _fitting(self._group(group) for group in groups[:_MAX_GROUPS]),
             }
         )
+        if look.quiet is not None:
+            self._end_hang(lines[0], odd, is_seen=bool(look.records))
+
+    def _end_hang(self, text: str, odd: list[int], *, is_seen: bool) -> None:
+        """Report a hang as a fault once its lines are on their way; not where work may go on that nobody can see."""
+        if not (self._is_sure or is_seen):
+            text = "the job goes on: neither steps nor collective operations are seen here; hang_timeout has it ended"
+            self._order({"kind": "say", "host": self._first, "text": text})
+            return
+        hosts = {self._rank_hosts[rank] for rank in odd if rank in self._rank_hosts}
+        [host] = hosts if len(hosts) == 1 else [None]
+        self._on_fault("hang", Failure(host, odd[0] if len(odd) == 1 else None, message=text))
 
     def _why(self, groups: list[Group]) -> str:
         """Say in one sentence where the odd rank is and where the others are."""
@@ -229,6 +252,7 @@ class JobWatch:
         }
 
     def _steps(self, _host: str, event: Any) -> None:
+        self._is_sure = True
         times = {int(rank): seconds for rank, seconds in event["seconds"].items()}
         for straggler in self._stragglers.take(times):
             host = self._rank_hosts[straggler.rank]
@@ -249,6 +273,7 @@ class JobWatch:
                     "steps": straggler.steps,
                 }
             )
+            self._on_fault("straggler", Failure(host, straggler.rank, message=text))
 
     def _emit(self, event: dict[str, Any]) -> None:
         self._order({"kind": "emit", "host": self._first, "event": event})

@@ -68,6 +68,7 @@ class Leader:
             later=loop.later,
             join_timeout=host.join_timeout,
             across=not host.on_one_machine,
+            policies=host.fault_policies,
         )
         if host.control is not None and key is not None:
             # Most jobs have one host and never need these modules.

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.constants import HostVariable, RankVariable
+from herringbone_contract.constants import HostVariable, Key, RankVariable
 from herringbone_contract.errors import LaunchError
 from herringbone_contract.failure import exit_code_of
 from herringbone_contract.files import write_whole
@@ -229,8 +229,8 @@ class RunningSupervisor:
             self._mpirun.start(layout, interface)
         if layout.ranks(host.name):
             self._context.listeners.append(self._take_events)
-            if host.hang_timeout:
-                self._host_watch().watch(host.hang_timeout)
+            if limit := host.hang_timeout(layout.world_size):
+                self._host_watch().watch(limit, is_chosen=Key.HANG_TIMEOUT in host.steering)
         self._write_versions()
 
     def _orders_folder(self) -> str:

@@ -76,7 +76,9 @@ def start_message(
         environment |= mxnet_cluster.environment(
             "worker", rendezvous, hosts=placement.num_hosts, on_one_machine=host.on_one_machine, interface=interface
         )
-    if placement.world_size > 1 and (host.hang_timeout or int(prepared.environment["SM_NUM_GPUS"])):
+    if placement.world_size > 1 and (
+        host.hang_timeout(placement.world_size) or int(prepared.environment["SM_NUM_GPUS"])
+    ):
         # torch then records the last collective operations. A record costs gloo up to 0.1 ms of an operation, NCCL
         # nothing: so jobs without GPUs have it only where somebody wants to know of hangs.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}

@@ -1,8 +1,12 @@
-"""Decide that a job stands still: no rank of any host has moved for `limit` seconds. Pure."""
+"""Decide that a job hangs: no rank of any host has moved for `limit` seconds, and no rank has been at work. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+# Work without a line, metric or collective (an evaluation, a large checkpoint, a download, a compilation) makes a job
+# hang only after so many times the limit.
+WORK_FACTOR = 5.0
 
 
 class Standstill:
@@ -19,12 +23,17 @@ class Standstill:
     def __init__(self, hosts: Iterable[str], limit: float) -> None:
         # A host that has not reported may be about to report a move.
         self._quiet = dict.fromkeys(hosts, 0.0)
+        self._idle: dict[str, Mapping[int, float]] = {}
         self._limit = self._threshold = limit
 
-    def take(self, host: str, quiet: float) -> float | None:
-        """Take a host's report, in seconds; return how long the job stands still if it is time to look."""
+    def take(self, host: str, quiet: float, idle: Mapping[int, float] | None = None) -> float | None:
+        """Take a host's report, in seconds; return how long the job stands still if it is time to look.
+
+        `idle` is how long each of its ranks has neither computed, nor read or written.
+        """
         if host in self._quiet:
             self._quiet[host] = quiet
+            self._idle[host] = idle or {}
         quietest = min(self._quiet.values(), default=0.0)
         if quietest < self._limit:
             self._threshold = self._limit
@@ -32,6 +41,18 @@ class Standstill:
             return None
         self._threshold = 2 * quietest
         return quietest
+
+    def at_work(self, quiet: float, waiting: Iterable[int]) -> bool:
+        """Report that a rank is at work, and not one of those `waiting` for others, which may compute to wait.
+
+        >>> standstill = Standstill(["a"], 60.0)
+        >>> looks_at = standstill.take("a", 61.0, {0: 99.0, 1: 2.0})
+        >>> standstill.at_work(61.0, waiting=[]), standstill.at_work(61.0, waiting=[1]), standstill.at_work(301.0, [])
+        (True, False, False)
+        """
+        idle = {rank: seconds for ranks in self._idle.values() for rank, seconds in ranks.items()}
+        working = {rank for rank, seconds in idle.items() if seconds < self._limit} - set(waiting)
+        return quiet < WORK_FACTOR * self._limit and bool(working)
 
     def excuse(self, quiet: float, age: float) -> None:
         """Look again sooner: although hosts were quiet for `quiet` seconds, something moved `age` seconds ago."""

@@ -332,7 +332,7 @@ def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
         "steps": None,
         "run_folder": "",
         "retries": plan.options.max_retry_attempts or 0,
-        "policies": policies_of(plan.options.log_policies),
+        "policies": policies_of(plan.options)._asdict(),
         "max_run": plan.options.max_run,
         "warning": 0.0,
         "stop_grace": stop_grace(),

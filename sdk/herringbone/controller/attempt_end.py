@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.hosts import Conclusion, Restart
-from herringbone.controller.retry import Attempt, decide, find_policy
+from herringbone.controller.retry import Attempt, Policies, decide, find_policy, unkillable
 from herringbone.controller.verdict import Verdict
 from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
 from herringbone_contract.errors import HerringboneError
@@ -44,7 +44,7 @@ def decide_end(
     verdict: Verdict,
     logs: Mapping[str, str],
     *,
-    policies: Mapping[str, str],
+    policies: Policies,
     retries: int,
     machines: Mapping[str, str],
     earlier: Sequence[Attempt],
@@ -53,14 +53,14 @@ def decide_end(
 
     >>> from herringbone_contract.failure import Failure
     >>> lost = Verdict("Failed", "Failed", Failure(host="algo-1", exit_code=137), lost="algo-1")
-    >>> end = decide_end(lost, {}, policies={}, retries=3, machines={"algo-1": "n1"}, earlier=[])
+    >>> end = decide_end(lost, {}, policies=Policies(), retries=3, machines={"algo-1": "n1"}, earlier=[])
     >>> end.failed.number, end.failed.blamed
     (1, ('n1',))
 
-    `logs` are the ends of the hosts' logs, `policies` map patterns in them to actions. `machines` maps hosts to
-    machines, `earlier` are the failed attempts before this one.
+    `logs` are the ends of the hosts' logs. `machines` maps hosts to machines, `earlier` are the failed attempts before
+    this one.
     """
-    failed = decide(verdict, find_policy(policies, logs), machines, earlier, retries)
+    failed = decide(verdict, find_policy(policies, verdict, logs), machines, earlier, retries, unkillable(logs))
     is_last = verdict.failure is not None and 0 < retries <= len(earlier)
     return Decision(failed, f"attempt {retries + 1} of {retries + 1} has failed, too" if is_last else "")
 
@@ -91,9 +91,9 @@ class EndedHosts(Protocol):
     """The hosts of one attempt that is over: what they left, and the way to start them again."""
 
     job: str
-    # The number of restarts that the job may have, and its policies: pattern in a log -> action.
+    # The number of restarts that the job may have.
     retries: int
-    policies: Mapping[str, str]
+    policies: Policies
     # The attempts of this job that failed before this one.
     earlier: Sequence[Attempt]
     # The machine of each host, by host name; empty when all hosts are on one machine.

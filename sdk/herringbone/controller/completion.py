@@ -16,7 +16,7 @@ from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import say
 from herringbone.controller.record import job_events, record_of
-from herringbone.controller.retry import announced, describe_attempts, with_progress
+from herringbone.controller.retry import Policies, announced, describe_attempts, with_progress
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.checkpoints import settle_links
@@ -62,7 +62,7 @@ class ControllerHosts(EndedHosts):
         s3: S3Process,
     ) -> None:
         self.job, self.compress = config["job"], config["compress"]
-        self.retries, self.policies = config["retries"], config["policies"]
+        self.retries, self.policies = config["retries"], Policies(**config["policies"])
         self.earlier, self.machines = site.failed_attempts, site.machines
         self._config, self._site, self._s3 = config, site, s3
         self._ends = hosts

@@ -12,25 +12,33 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from herringbone.controller.attempts import Saved
 from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
 from herringbone_contract.errors import LaunchError
+from herringbone_contract.policies import EXCLUDE_HOST, RESTART, answer
 
-RESTART, EXCLUDE_HOST, BLAME_SILENT_HOST, FAIL = "restart", "exclude_host", "blame_silent_host", "fail"
-# Asked in this order, after the user's own policies.
-DEFAULT_POLICIES: Mapping[str, str] = MappingProxyType(
+if TYPE_CHECKING:
+    from herringbone.plan.options.typed import Options
+
+# An action of `log_policies` alone.
+BLAME_SILENT_HOST = "blame_silent_host"
+# A pattern in a host's log -> the kind of fault that it shows; asked in this order.
+LOG_FAULTS: Mapping[str, str] = MappingProxyType(
     {
         # The same batch would run out of memory again.
-        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError": FAIL,
+        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError": "out_of_memory",
         # Errors of the GPU itself: memory, bus, link. The Xid numbers are from NVIDIA's list.
         r"uncorrectable (ECC|NVLink) error|double[- ]bit ECC|GPU has fallen off the bus"
-        r"|NVRM: Xid \(.*\): (48|63|64|74|79|94|95),": EXCLUDE_HOST,
+        r"|NVRM: Xid \(.*\): (48|63|64|74|79|94|95),": "device_error",
         # The ranks that waited print this; the rank that they waited for prints nothing.
-        r"Watchdog caught collective operation timeout|NCCL (communicator was aborted|timeout)": BLAME_SILENT_HOST,
+        r"Watchdog caught collective operation timeout|NCCL (communicator was aborted|timeout)": "collective_timeout",
     }
 )
+# A supervisor's words for a process that it cannot end (`supervisor.ending`).
+_UNKILLABLE = re.compile(r"cannot be ended: process \d+ ")
 # After this many attempts in a row without a newer checkpoint, no other one follows.
 _FRUITLESS = 3
 # A machine that was blamed for this many failed attempts is excluded from the next ones.
@@ -38,14 +46,28 @@ _BLAMED_OFTEN = 2
 _SHOWN_CHARS = 200
 
 
+class Policies(NamedTuple):
+    """What the user wants to follow a fault: `logs` maps a pattern in a log to an action, `faults` a kind to an answer.
+
+    The first one decides that applies: the user's own patterns in their order, the fault for which a watcher ended the
+    attempt, the patterns of LOG_FAULTS, a lost host.
+    """
+
+    logs: Mapping[str, str] = MappingProxyType({})
+    faults: Mapping[str, str] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyMatch:
-    """A policy whose pattern matched: `hosts` are those whose logs match, `line` is the first matching line."""
+    """A rule that applies: the `action` that it asks for, the hosts that it is about, and the line that shows it.
 
-    pattern: str
+    `fault` is the kind of fault, "" for a pattern of the user's.
+    """
+
     action: str
     hosts: tuple[str, ...]
     line: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,59 +89,86 @@ class Attempt:
     saved: int = 0
 
 
-def policies_of(user_policies: Mapping[str, str]) -> dict[str, str]:
-    """Return all policies in the order in which they are asked, the user's own first.
+def policies_of(options: Options) -> Policies:
+    """Return the policies of a job."""
+    return Policies(dict(options.log_policies), dict(options.fault_policies))
 
-    >>> list(policies_of({"flaky": "restart"}).items())[0]
-    ('flaky', 'restart')
+
+def find_policy(policies: Policies, verdict: Verdict, logs: Mapping[str, str]) -> PolicyMatch | None:
+    """Return the rule that decides about a failed attempt; None when none applies, as for an error of the script.
+
+    >>> failed = Verdict("Failed", "Failed")
+    >>> own = Policies(logs={"ECC error": "exclude_host"})
+    >>> find_policy(own, failed, {"algo-1": "step 1", "algo-2": "a\\nCUDA ECC error\\nb"})
+    PolicyMatch(action='exclude_host', hosts=('algo-2',), line='CUDA ECC error', fault='')
     """
-    defaults = {pattern: action for pattern, action in DEFAULT_POLICIES.items() if pattern not in user_policies}
-    return {**user_policies, **defaults}
-
-
-def find_policy(policies: Mapping[str, str], logs: Mapping[str, str]) -> PolicyMatch | None:
-    """Return the first policy whose pattern matches a host's log; None when no policy matches.
-
-    >>> find_policy({"ECC error": "exclude_host"}, {"algo-1": "step 1", "algo-2": "a\\nCUDA ECC error\\nb"})
-    PolicyMatch(pattern='ECC error', action='exclude_host', hosts=('algo-2',), line='CUDA ECC error')
-    """
-    for pattern, action in policies.items():
-        compiled = re.compile(pattern)
-        matches = {host: match for host, text in logs.items() if (match := compiled.search(text)) is not None}
-        if matches:
-            return PolicyMatch(pattern, action, tuple(matches), _line_of(next(iter(matches.values()))))
+    for pattern, action in policies.logs.items():
+        if match := _search(pattern, logs):
+            return PolicyMatch(action, *match)
+    failure = verdict.failure
+    if failure is not None and failure.fault:
+        hosts = () if failure.host is None else (failure.host,)
+        return PolicyMatch(answer(failure.fault, policies.faults), hosts, failure.message, failure.fault)
+    for pattern, fault in LOG_FAULTS.items():
+        if match := _search(pattern, logs):
+            action = answer(fault, policies.faults)
+            silent = fault == "collective_timeout" and action == RESTART
+            return PolicyMatch(BLAME_SILENT_HOST if silent else action, *match, fault)
+    if verdict.lost is not None and failure is not None:
+        return PolicyMatch(answer("host_lost", policies.faults), (verdict.lost,), failure.what, "host_lost")
     return None
 
 
+def unkillable(logs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the hosts on which a process is left that nobody can end.
+
+    >>> unkillable({"algo-1": "[algo-1] cannot be ended: process 7 (python, D), of rank 0", "algo-2": ""})
+    ('algo-1',)
+    """
+    return tuple(host for host, text in logs.items() if _UNKILLABLE.search(text))
+
+
+def _search(pattern: str, logs: Mapping[str, str]) -> tuple[tuple[str, ...], str] | None:
+    """Return the hosts whose logs match, and the first matching line."""
+    compiled = re.compile(pattern)
+    matches = {host: match for host, text in logs.items() if (match := compiled.search(text)) is not None}
+    return (tuple(matches), _line_of(next(iter(matches.values())))) if matches else None
+
+
 def decide(
-    verdict: Verdict, match: PolicyMatch | None, machines: Mapping[str, str], earlier: Sequence[Attempt], retries: int
+    verdict: Verdict,
+    match: PolicyMatch | None,
+    machines: Mapping[str, str],
+    earlier: Sequence[Attempt],
+    retries: int,
+    stuck: Sequence[str] = (),
 ) -> Attempt | None:
     """Return the attempt that just failed, with the machines that the next one must avoid; None to end the job.
 
     >>> from herringbone_contract.failure import Failure
     >>> lost = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
-    >>> decide(lost, None, {"algo-1": "n1", "algo-2": "n2"}, [], retries=1).why
+    >>> match = find_policy(Policies(), lost, {})
+    >>> decide(lost, match, {"algo-1": "n1", "algo-2": "n2"}, [], retries=1).why
     'algo-2 on n2 was lost (exit code 137, killed by SIGKILL)'
 
     `earlier` are the job's failed attempts before this one, `retries` is the number of restarts that it may have. Empty
     `machines` mean that all hosts are on one machine, so that none can be excluded and a policy that wants to ends the
-    job.
+    job. `stuck` are hosts with a process that nobody can end.
     """
-    failure = verdict.failure
-    if failure is None or len(earlier) >= retries or (match is not None and match.action == FAIL):
+    if verdict.failure is None or match is None or len(earlier) >= retries:
         return None
-    if match is None and verdict.lost is None:
-        return None
-    if match is not None and match.action == EXCLUDE_HOST and not machines:
+    if match.action not in (RESTART, EXCLUDE_HOST, BLAME_SILENT_HOST) or (
+        match.action == EXCLUDE_HOST and not machines
+    ):
         return None
     blamed = _machines_of(_blamed_hosts(verdict, match, list(machines)), machines)
-    named = _machines_of(match.hosts, machines) if match is not None and _excludes(match, machines) else ()
+    named = _machines_of([*(match.hosts if _excludes(match, machines) else ()), *stuck], machines)
     times = Counter(machine for attempt in earlier for machine in attempt.blamed)
     often = tuple(machine for machine in blamed if times[machine] + 1 >= _BLAMED_OFTEN)
     return Attempt(
         number=len(earlier) + 1,
         machines=dict(machines),
-        why=_why(verdict, match, machines),
+        why=_why(match, machines),
         blamed=blamed,
         excluded=tuple(dict.fromkeys([*named, *often])),
     )
@@ -198,23 +247,24 @@ def _excludes(match: PolicyMatch, machines: Mapping[str, str]) -> bool:
     return match.action == EXCLUDE_HOST and (len(match.hosts) < len(machines) or len(machines) == 1)
 
 
-def _blamed_hosts(verdict: Verdict, match: PolicyMatch | None, hosts: Sequence[str]) -> Sequence[str]:
-    if match is not None and match.action == EXCLUDE_HOST:
-        return match.hosts
-    if match is not None and match.action == BLAME_SILENT_HOST:
+def _blamed_hosts(verdict: Verdict, match: PolicyMatch, hosts: Sequence[str]) -> Sequence[str]:
+    if match.action == BLAME_SILENT_HOST:
         silent = [host for host in hosts if host not in match.hosts]
         # When most hosts are silent, silence is not what singles out the faulty one.
         return silent if len(silent) < len(match.hosts) else ()
+    if match.action == EXCLUDE_HOST or match.fault:
+        return match.hosts
     return () if verdict.lost is None else (verdict.lost,)
 
 
-def _why(verdict: Verdict, match: PolicyMatch | None, machines: Mapping[str, str]) -> str:
-    assert verdict.failure is not None
-    if match is not None:
-        hosts = ", ".join(_host_on_machine(host, machines) for host in match.hosts)
-        return f"{match.action} by the log of {hosts}: {match.line!r}"
-    assert verdict.lost is not None
-    return f"{_host_on_machine(verdict.lost, machines)} was lost ({verdict.failure.what})"
+def _why(match: PolicyMatch, machines: Mapping[str, str]) -> str:
+    hosts = ", ".join(_host_on_machine(host, machines) for host in match.hosts)
+    if match.fault == "host_lost":
+        return f"{hosts} was lost ({match.line})"
+    if match.fault and match.fault not in LOG_FAULTS.values():
+        # A watcher's own words begin with the kind, and name the machine where they can.
+        return match.line[:_SHOWN_CHARS]
+    return f"{match.action} by the log of {hosts}: {match.line!r}"
 
 
 def _host_on_machine(host: str, machines: Mapping[str, str]) -> str:

@@ -29,11 +29,9 @@ from herringbone_contract.errors import DistributionError, HerringboneError, Inp
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters
+from herringbone_contract.policies import FAULTS
 from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import host_names
-
-# Options that only the program on each host serves, which starts the script.
-WATCHING = ("hang_timeout", "keep_checkpoints")
 
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,11 +185,10 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
-    for name in WATCHING:
-        if getattr(options, name) and (source is None or options.container_entry_point):
-            raise OptionError(
-                f"{name}: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
-            )
+    if (source is None or options.container_entry_point) and (names := watching(options)):
+        raise OptionError(
+            f"{names[0]}: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
+        )
     added = {
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(options, source, job_name=job_name)),
@@ -225,6 +222,15 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
     )
 
 
+def watching(options: Options) -> list[str]:
+    """Return the options that only the program on each host serves, which starts the script."""
+    watched = any(FAULTS[kind].watched for kind in options.fault_policies)
+    return [
+        *(name for name in ("hang_timeout", "keep_checkpoints") if getattr(options, name)),
+        *(["fault_policies"] if watched else []),
+    ]
+
+
 def steering(options: Options, source: SourceCode | None, *, job_name: str | None) -> dict[str, Any]:
     """Return the hyperparameters that script mode always adds; a cloud backend adds `sagemaker_region` itself."""
     added: dict[str, Any] = {}
@@ -234,6 +240,8 @@ def steering(options: Options, source: SourceCode | None, *, job_name: str | Non
     added[Key.LOG_LEVEL] = options.container_log_level
     if options.hang_timeout is not None:
         added[Key.HANG_TIMEOUT] = options.hang_timeout
+    if options.fault_policies:
+        added[Key.FAULT_POLICIES] = options.fault_policies
     if options.keep_checkpoints is not None:
         added[Key.KEEP_CHECKPOINTS] = msgspec.to_builtins(options.keep_checkpoints)
     if job_name is not None:

@@ -105,7 +105,7 @@ class ControllerConfig(TypedDict):
     `processes`, `containers` or `steps`: exactly one is set and describes the hosts.
     `index`, `report`: where the job's state is written; `report` is a file, used when the index is on another machine.
     `run_folder`: sockets; empty when each host makes its own.
-    `retries`: number of restarts the job may have. `policies`: log pattern -> action, see `controller.retry`.
+    `retries`: number of restarts the job may have. `policies`: the members of `controller.retry.Policies`.
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
     `patience`: how long hosts may outlive the first host that failed.
     `metric_definitions`: pairs of a metric's name and its regular expression.
@@ -128,7 +128,7 @@ class ControllerConfig(TypedDict):
     steps: StepsConfig | None
     run_folder: str
     retries: int
-    policies: dict[str, str]
+    policies: dict[str, dict[str, str]]
     max_run: float
     warning: float
     stop_grace: float

@@ -25,6 +25,7 @@ class Bench:
             later=lambda seconds, call: self.timers.append((self.now + seconds, call)),
             join_timeout=600.0,
             across=across,
+            policies={},
         )
         self.hosts, self.launcher, self.tensorflow = hosts, launcher, tensorflow
 

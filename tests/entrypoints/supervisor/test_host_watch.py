@@ -15,11 +15,11 @@ class Host:
         self.reports, self.timers = [], []
         loop = SimpleNamespace(later=lambda *timer: self.timers.append(timer))
         context = SimpleNamespace(loop=loop, report=self.reports.append)
-        self.watch = HostWatch(context, SimpleNamespace(moved_at=0.0))
+        self.watch = HostWatch(context, SimpleNamespace(moved_at=0.0, pids={}))
         self.watch._moved_at -= 100.0
 
     def quiet(self):
-        self.watch.watch(50.0)
+        self.watch.watch(50.0, is_chosen=True)
         return self.reports.pop()["quiet"]
 
 

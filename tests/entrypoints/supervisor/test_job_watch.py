@@ -15,12 +15,20 @@ class Job:
     """Takes the watch's orders, and plays the hosts."""
 
     def __init__(self):
-        self.orders, self.timers = [], []
-        self.watch = JobWatch("algo-1", HOSTS, order=self.orders.append, later=lambda *timer: self.timers.append(timer))
+        self.orders, self.timers, self.faults = [], [], []
+        self.watch = JobWatch(
+            "algo-1",
+            HOSTS,
+            order=self.orders.append,
+            later=lambda seconds, call: self.timers.append((seconds, call)) if seconds else call(),
+            on_fault=lambda *fault: self.faults.append(fault),
+        )
 
-    def moved(self, quiet, limit=10.0):
-        for host in HOSTS.values():
-            self.watch.receive(host, {"kind": "moved", "quiet": quiet, "limit": limit})
+    def moved(self, quiet, limit=10.0, idle=99.0, is_chosen=True):
+        for rank, host in HOSTS.items():
+            idles = {str(rank): idle if isinstance(idle, float) else idle[rank]}
+            report = {"kind": "moved", "quiet": quiet, "limit": limit, "idle": idles, "is_chosen": is_chosen}
+            self.watch.receive(host, report)
 
     def look(self):
         """Return the id of the order to look, which is taken from the orders."""
@@ -64,6 +72,43 @@ def test_a_hang_names_the_odd_rank_in_the_log_and_as_events():
         ([1], True, ["algo-2"]),
         ([0, 2], False, ["algo-1", "algo-3"]),
     ]
+
+
+def test_a_hang_is_a_fault_of_the_odd_rank_and_host():
+    job = Job()
+    job.moved(10.0)
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    [(kind, failure)] = job.faults
+    assert (kind, failure.host, failure.rank, failure.message) == ("hang", "algo-2", 1, job.lines[0])
+
+
+def test_ranks_at_work_have_five_times_as_long_unless_they_wait_for_others():
+    job = Job()
+    # The ranks that wait in a collective compute, as NCCL's do, and the third does not.
+    job.moved(10.0, idle=[1.0, 12.0, 1.0])
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    assert len(job.faults) == 1
+    for quiet in (10.0, 15.0, 49.0):
+        job = Job()
+        job.moved(quiet, idle=[99.0, 1.0, 99.0])
+        job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+        assert (job.faults, job.orders) == ([], [])
+    job = Job()
+    job.moved(50.0, idle=[99.0, 1.0, 99.0])
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    assert len(job.faults) == 1
+
+
+def test_where_no_progress_can_be_seen_a_default_limit_ends_no_job():
+    job = Job()
+    job.moved(10.0, is_chosen=False)
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
+    assert job.faults == []
+    assert job.lines[-1].startswith("the job goes on: neither steps nor collective operations are seen here")
+    job = Job()
+    job.moved(10.0, is_chosen=False)
+    job.answer(job.look(), REDUCES, SLEEPS, REDUCES, record={"age": 11.0, "groups": {}, "entries": []})
+    assert len(job.faults) == 1
 
 
 def test_a_longer_standstill_at_the_same_places_is_no_news():
@@ -132,7 +177,7 @@ def test_looks_are_bounded():
 def test_a_thousand_ranks_at_places_of_their_own_fit_into_an_event():
     hosts = {rank: f"algo-{rank + 1}" for rank in range(1000)}
     orders = []
-    watch = JobWatch("algo-1", hosts, order=orders.append, later=lambda *_: None)
+    watch = JobWatch("algo-1", hosts, order=orders.append, later=lambda *_: None, on_fault=lambda *_: None)
     watch.receive("algo-1", {"kind": "stacks_wanted", "id": "a"})
     for rank in hosts:
         frames = [f"train.py:{rank} in {'f' * 300}"] * 12

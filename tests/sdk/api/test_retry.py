@@ -5,12 +5,13 @@ import pytest
 from herringbone.controller.attempts import Saved
 from herringbone.controller.retry import (
     Attempt,
+    Policies,
     PolicyMatch,
     announcement,
     decide,
     excluded_machines,
     find_policy,
-    policies_of,
+    unkillable,
     with_progress,
 )
 from herringbone.controller.verdict import HostEnd, Verdict, judge
@@ -23,7 +24,7 @@ RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="V
 
 
 def decided(verdict, match=None, earlier=(), retries=3, machines=MACHINES):
-    return decide(verdict, match, machines, earlier, retries)
+    return decide(verdict, match or find_policy(Policies(), verdict, {}), machines, earlier, retries)
 
 
 def test_a_lost_host_is_retried_and_a_script_that_raised_is_not():
@@ -64,18 +65,18 @@ def test_a_machine_that_is_lost_twice_is_excluded():
     ],
 )
 def test_a_matching_log_retries_a_failure_of_the_script(action, hosts, blamed, excluded):
-    attempt = decided(RAISED, PolicyMatch("pattern", action, hosts, "the line"))
+    attempt = decided(RAISED, PolicyMatch(action, hosts, "the line"))
     assert (attempt.blamed, attempt.excluded) == (blamed, excluded)
     assert "'the line'" in attempt.why
 
 
 def test_a_matching_log_can_end_a_job_that_lost_a_host():
-    assert decided(LOST, PolicyMatch("out of memory", "fail", ("algo-2",))) is None
+    assert decided(LOST, PolicyMatch("fail", ("algo-2",))) is None
 
 
 def test_on_one_machine_no_host_can_be_excluded():
     assert decided(LOST, earlier=[decided(LOST, machines={})], machines={}).excluded == ()
-    assert decided(LOST, PolicyMatch("ECC", "exclude_host", ("algo-2",)), machines={}) is None
+    assert decided(LOST, PolicyMatch("exclude_host", ("algo-2",)), machines={}) is None
 
 
 def test_excluded_machines_stay_excluded():
@@ -85,11 +86,11 @@ def test_excluded_machines_stay_excluded():
 
 def test_a_users_policy_comes_before_the_defaults_and_can_overrule_them():
     logs = {"algo-1": "step 1", "algo-2": "RuntimeError: CUDA error: uncorrectable ECC error encountered"}
-    assert find_policy(policies_of({}), logs).action == "exclude_host"
-    assert find_policy(policies_of({"ECC error": "fail"}), logs) == PolicyMatch(
-        "ECC error", "fail", ("algo-2",), logs["algo-2"]
-    )
-    assert find_policy(policies_of({}), {"algo-1": "ValueError: no"}) is None
+    assert find_policy(Policies(), RAISED, logs).action == "exclude_host"
+    own = Policies(logs={"ECC error": "fail"}, faults={"device_error": "restart"})
+    assert find_policy(own, RAISED, logs) == PolicyMatch("fail", ("algo-2",), logs["algo-2"])
+    assert find_policy(Policies(faults=own.faults), RAISED, logs).action == "restart"
+    assert find_policy(Policies(), RAISED, {"algo-1": "ValueError: no"}) is None
 
 
 @pytest.mark.parametrize(
@@ -103,8 +104,41 @@ def test_a_users_policy_comes_before_the_defaults_and_can_overrule_them():
     ],
 )
 def test_the_default_policies(line, action):
-    match = find_policy(policies_of({}), {"algo-1": line})
+    match = find_policy(Policies(), RAISED, {"algo-1": line})
     assert (match and match.action) == action
+
+
+HUNG = Verdict("Failed", "Failed", Failure("algo-2", 1, message="hang: no line: rank 1 (algo-2)", fault="hang"))
+
+
+def test_a_hang_restarts_and_excludes_the_odd_host_at_the_second_time():
+    first = decided(HUNG)
+    assert (first.why, first.blamed, first.excluded) == ("hang: no line: rank 1 (algo-2)", ("n2",), ())
+    assert decided(HUNG, earlier=[first]).excluded == ("n2",)
+    assert decided(HUNG, retries=0) is None
+
+
+@pytest.mark.parametrize(("answer", "excluded"), [("restart", ()), ("exclude_host", ("n2",)), ("fail", None)])
+def test_a_users_answer_to_a_hang(answer, excluded):
+    attempt = decided(HUNG, find_policy(Policies(faults={"hang": answer}), HUNG, {}))
+    assert (attempt and attempt.excluded) == excluded
+
+
+def test_a_pattern_in_the_log_comes_before_the_fault():
+    policies = Policies(logs={"^hang: ": "fail"}, faults={"hang": "restart"})
+    assert find_policy(policies, HUNG, {"algo-1": "hang: no line"}).action == "fail"
+
+
+@pytest.mark.parametrize("answer", ["restart", "exclude_host", "fail"])
+def test_a_users_answer_to_a_lost_host(answer):
+    attempt = decided(LOST, find_policy(Policies(faults={"host_lost": answer}), LOST, {}))
+    assert (attempt and attempt.excluded) == {"restart": (), "exclude_host": ("n2",), "fail": None}[answer]
+
+
+def test_a_machine_with_a_process_that_nobody_can_end_is_excluded():
+    stuck = unkillable({"algo-3": "[algo-3] cannot be ended: process 7 (python, D (disk sleep)) did not take SIGKILL"})
+    match = find_policy(Policies(), HUNG, {})
+    assert decide(HUNG, match, MACHINES, [], 3, stuck).excluded == ("n3",)
 
 
 def test_the_third_attempt_in_a_row_without_a_newer_checkpoint_is_the_last():

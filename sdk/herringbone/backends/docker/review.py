@@ -13,7 +13,7 @@ from herringbone.backends.review.frameworks import old_tensorflow, too_old_image
 from herringbone.backends.review.settings import unserved_settings
 from herringbone.engine.client import Engine
 from herringbone.plan.channels import is_piped
-from herringbone.plan.plan import WATCHING, JobPlan, refuse
+from herringbone.plan.plan import JobPlan, refuse, watching
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.served import Library
@@ -50,11 +50,10 @@ def check_image(plan: JobPlan, image: Image, backend: str = _NAME) -> None:
             f"bake_requirements: {image.name} was not built by Herringbone, so it is unknown where its packages go; "
             "leave it out to have requirements.txt installed at the start"
         )
-    for name in WATCHING:
-        if getattr(plan.options, name) and not image.is_ours:
-            raise UnsupportedError(
-                f"{name}: {image.name} was not built by Herringbone, so nothing watches the job there; leave it out"
-            )
+    if not image.is_ours and (names := watching(plan.options)):
+        raise UnsupportedError(
+            f"{names[0]}: {image.name} was not built by Herringbone, so nothing watches the job there; leave it out"
+        )
     if not image.is_ours:
         # Another image may have AWS's library, but never Herringbone's additions to it.
         refuse(

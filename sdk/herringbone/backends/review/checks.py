@@ -31,6 +31,7 @@ from herringbone.records.home import JobFolder, find_home
 from herringbone.s3.pipes.records import parse_lines
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+from herringbone_contract.policies import EXCLUDE_HOST, RESTART
 from herringbone_contract.served import Library
 
 if TYPE_CHECKING:
@@ -94,6 +95,10 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
     if not (plan.options.max_retry_attempts or retries):
         reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
         refusals |= {name: reason for name in ("log_policies", "min_instance_count") if name in options}
+        if restarting := [
+            kind for kind, answer in plan.options.fault_policies.items() if answer in (RESTART, EXCLUDE_HOST)
+        ]:
+            refusals["fault_policies"] = f"asks for a restart after {', '.join(restarting)}; {reason}"
     refuse(backend, refusals | _refused_values(plan))
 
 

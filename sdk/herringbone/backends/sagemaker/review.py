@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from herringbone.aws.image_uris import image_uri
@@ -23,6 +24,7 @@ from herringbone.records.home import find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
+from herringbone_contract.policies import EXCLUDE_HOST, FAULTS, RESTART
 from herringbone_contract.served import Library
 
 _NAME = "sagemaker"
@@ -50,8 +52,10 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     refuse(_NAME, {name: reason for name, reason in _REFUSED.items() if options.get(name)})
     _check_image(plan)
     library = Library.AWS if is_of_aws(plan.arguments.image_uri or "") else Library.HERRINGBONE
-    if plan.options.hang_timeout and library is Library.AWS:
-        refuse(_NAME, {"hang_timeout": "AWS's images do not watch a job; use an image of `herringbone images build`"})
+    if library is Library.AWS:
+        reason = "AWS's images do not watch a job; use an image of `herringbone images build`"
+        refuse(_NAME, {name: reason for name in ("hang_timeout", "fault_policies") if name in watching(plan.options)})
+    refuse(_NAME, _unanswered(plan.options.fault_policies))
     refuse(_NAME, unserved_settings(plan, library))
     _check_spot_and_checkpoints(plan)
     _check_s3_options(plan)
@@ -84,6 +88,14 @@ def image_by_version(request: JobRequest, *, region: str) -> str:
         instance_type=next((name for name in types if num_gpus(name)), types[0]),
         base_version=next((name + version for name, version in below.items() if version), None),
     )
+
+
+def _unanswered(policies: Mapping[str, str]) -> dict[str, str]:
+    """Return the refusal of answers that only a platform that starts attempts itself can give."""
+    wrong = [kind for kind, answer in policies.items() if not FAULTS[kind].watched or answer in (RESTART, EXCLUDE_HOST)]
+    reason = "SageMaker retries a job after errors of its own only; it serves report, stop and fail, of "
+    watched = ", ".join(kind for kind, fault in FAULTS.items() if fault.watched)
+    return {"fault_policies": f"{', '.join(wrong)}: {reason}{watched}"} if wrong else {}
 
 
 def _check_image(plan: JobPlan) -> None:

@@ -1,4 +1,4 @@
-"""Checks of options that hold regular expressions: metric definitions and log policies."""
+"""Checks of metric definitions, and of policies for logs and faults."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from herringbone_contract.errors import OptionError
+from herringbone_contract.policies import FAULTS
 
 MAX_METRIC_DEFINITIONS = 40  # the service's limit
 
@@ -41,3 +42,13 @@ def check_policies(policies: Mapping[str, str]) -> None:
             raise OptionError(
                 f"log_policies: {pattern!r} matches every line of a log; write a pattern for the line of the failure"
             )
+
+
+def check_faults(policies: Mapping[str, str]) -> None:
+    """Check the kinds and the answers of `fault_policies`. Raises `OptionError`."""
+    for kind, answer in policies.items():
+        if kind not in FAULTS:
+            raise OptionError(f"fault_policies: {kind!r} is no kind of fault; there are {', '.join(FAULTS)}")
+        if answer not in FAULTS[kind].answers:
+            answers = ", ".join(FAULTS[kind].answers)
+            raise OptionError(f"fault_policies: {kind!r} cannot be answered by {answer!r}; its answers are {answers}")

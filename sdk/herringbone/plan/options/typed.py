@@ -17,7 +17,7 @@ from herringbone.aws.fields import TAGS, UNCOMPRESSED, Member, plain_type, struc
 from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.git import GitConfig, check_git_config
 from herringbone.plan.option_errors import explain, unknown_option
-from herringbone.plan.options.expressions import check_metrics, check_policies
+from herringbone.plan.options.expressions import check_faults, check_metrics, check_policies
 from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, HUGGING_FACE_VERSIONS, LEFT_OUT, RENAMED
 from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
 from herringbone.plan.texts import check_texts
@@ -95,8 +95,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_retry_attempts: Annotated[Positive | None, Member("RetryStrategy.MaximumRetryAttempts")] = None
     min_instance_count: Positive | None = None
     hang_timeout: NotNegative | None = None
-    # Regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`.
+    # Regular expression -> action, and kind of fault -> answer: see `controller.retry.Policies`.
     log_policies: dict[str, LogAction] = {}
+    fault_policies: dict[str, str] = {}
     keep_alive_period_in_seconds: Annotated[
         NotNegative | None, Member("ResourceConfig.KeepAlivePeriodInSeconds", alone=True)
     ] = None
@@ -256,6 +257,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         check_slurm_settings(options.slurm)
     check_metrics([(metric.name, metric.regex) for metric in options.metric_definitions])
     check_policies(options.log_policies)
+    check_faults(options.fault_policies)
     if options.track:
         parse_destinations(options.track, base=Path())
     _check_together(options)

@@ -87,7 +87,7 @@ class MachineHosts(EndedHosts):
         # Nobody may have looked for days.
         self._ended = ended_at(states, self._begin)
         self.job, self.compress = record.name, not plan.options.disable_output_compression
-        self.retries, self.policies = plan.options.max_retry_attempts or 0, policies_of(plan.options.log_policies)
+        self.retries, self.policies = plan.options.max_retry_attempts or 0, policies_of(plan.options)
         self.earlier, self.machines = attempt.failed, attempt.machine_names
 
     def end(self) -> None:
