@@ -107,13 +107,13 @@ local_process. Unit: GPUs. Backends: local_process, local, ssh."""
     min_instance_count: int | None
     """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh."""
     hang_timeout: int | str | None
-    """How long all ranks may be silent before the job counts as hanging. 0 is never; None is 600 for `smp` and \
-`smddp`, 1800 for other jobs of several ranks. Unit: seconds."""
+    """How long all ranks may be silent before the job hangs. 0 is never; None is 600 for `smp` and `smddp`, \
+1800 for others of several ranks. Unit: seconds."""
     log_policies: Mapping[str, LogAction] | None
     """What a line of the log means for the next attempt, as in `{"NCCL error": "restart"}`. \
 Backends: local_process, local, ssh, slurm."""
     fault_policies: Mapping[str, str] | None
-    """What follows a fault, as in `{"hang": "restart"}`. docs/do/resume.md has the kinds and their answers."""
+    """What follows a fault, as in `{"hang": "restart"}`. Resume a job has the table of kinds and answers."""
     keep_alive_period_in_seconds: int | str | None
     """How long the instances stay for the next job. Unit: seconds. Backends: ml."""
     volume_size: int | None

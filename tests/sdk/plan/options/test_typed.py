@@ -32,7 +32,7 @@ NAMES = """
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
 shm_size bake_requirements include_secrets extra_request slurm min_instance_count
-log_policies hang_timeout check_memory gpus priority keep_checkpoints
+log_policies fault_policies hang_timeout check_memory gpus priority keep_checkpoints
 """
 
 
