@@ -18,7 +18,7 @@ from herringbone.plan.frameworks import IMAGES, image_version, unused_versions
 from herringbone.plan.inputs import Channel
 from herringbone.plan.options.names import HUGGING_FACE_VERSIONS
 from herringbone.plan.options.typed import changed_options
-from herringbone.plan.plan import JobPlan, refuse
+from herringbone.plan.plan import JobPlan, refuse, watching
 from herringbone.plan.request import JobRequest, groups_of
 from herringbone.records.home import find_home
 from herringbone.system.near import alternatives
