@@ -4,7 +4,7 @@ import pytest
 
 from herringbone.controller.attempt_end import Decision, decide_end, end_attempt, last_columns
 from herringbone.controller.hosts import Conclusion, Restart
-from herringbone.controller.retry import Attempt
+from herringbone.controller.retry import Attempt, Policies
 from herringbone.controller.verdict import Verdict
 from herringbone_contract.errors import HostError
 from herringbone_contract.failure import Failure
@@ -43,7 +43,7 @@ LAST = "attempt 2 of 2 has failed, too"
     ],
 )
 def test_what_follows_an_attempt(verdict, logs, earlier, decision):
-    policies = {"link . is flaky": "exclude_host"}
+    policies = Policies(logs={"link . is flaky": "exclude_host"})
     assert decide_end(verdict, logs, policies=policies, retries=1, machines=MACHINES, earlier=earlier) == decision
 
 
@@ -60,7 +60,7 @@ def test_the_last_columns_of_a_record():
 class Hosts:
     """Hosts of a stand-in; `calls` are what the end of the attempt asked of them, and said."""
 
-    job, policies, machines, earlier, compress = "a", {}, MACHINES, (), True
+    job, policies, machines, earlier, compress = "a", Policies(), MACHINES, (), True
 
     def __init__(self, verdict, *, retries=0, is_stopping=False, restart=Restart.HERE, sent=None):
         self.verdict, self.retries, self.is_stopping = verdict, retries, is_stopping
