@@ -95,10 +95,9 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
     if not (plan.options.max_retry_attempts or retries):
         reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
         refusals |= {name: reason for name in ("log_policies", "min_instance_count") if name in options}
-        if restarting := [
-            kind for kind, answer in plan.options.fault_policies.items() if answer in (RESTART, EXCLUDE_HOST)
-        ]:
-            refusals["fault_policies"] = f"asks for a restart after {', '.join(restarting)}; {reason}"
+        answers = plan.options.fault_policies.items()
+        if kinds := [kind for kind, answer in answers if answer in (RESTART, EXCLUDE_HOST)]:
+            refusals["fault_policies"] = f"{reason}, or another answer to {', '.join(kinds)}"
     refuse(backend, refusals | _refused_values(plan))
 
 
