@@ -115,6 +115,14 @@ def shown_exit_code(stat: str) -> int | None:
     return (128 + number if number else status >> 8) or None
 
 
+def is_ending(pid: int) -> bool:
+    """Say whether a process has begun to end, or is gone."""
+    text = read_text(f"/proc/{pid}/stat")
+    # Of the fields behind the name, the first is the state, and the seventh has the kernel's flags: PF_EXITING is 4.
+    fields = (text or "").rpartition(")")[2].split()
+    return not fields or fields[0] in "ZX" or bool(int(fields[6]) & 4)
+
+
 def name_and_state(pid: int) -> str:
     """Return the name and the state of a process, such as "python, D (disk sleep)"."""
     lines = (line.partition(":") for line in (read_text(f"/proc/{pid}/status") or "").splitlines())

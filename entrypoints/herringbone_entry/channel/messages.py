@@ -113,13 +113,15 @@ class ServerEnded(TypedDict):
 class Moved(TypedDict):
     """No rank of the host has moved for `quiet` seconds; a job stands still after `limit` seconds.
 
-    `idle` is how long each rank has done nothing. `is_chosen` means that the user gave the limit.
+    `idle` is how long each rank has done nothing. `is_starved` means that others had the CPUs within the limit,
+    `is_chosen` that the user gave it.
     """
 
     kind: Literal["moved"]
     quiet: float
     limit: float
     idle: dict[str, float]
+    is_starved: bool
     is_chosen: bool
 
 

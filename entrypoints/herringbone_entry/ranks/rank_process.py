@@ -139,9 +139,12 @@ class RankProcess:
             pipe.finish()
 
     def write_off(self) -> None:
-        """Count it as ended although nothing has reported that."""
+        """Count it as ended although nothing has reported that; `Ending` waits for its process."""
+        self.gone = True
         if self._wire is not None:
             self._close_link()
+        else:
+            self._changed()
 
     def never_came(self) -> None:
         """Note that the rank was not started, and will not be."""

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 # Modules for the end are loaded this long after the start, when they delay nobody's first line.
 _LOAD_SECONDS = 0.5
-# Killed processes need a moment to go, so look again after this time.
-_LOOK_AGAIN_SECONDS = 0.02
-# After this many looks, leave a process that the kernel cannot end to the kernel.
-_MAX_LOOKS = 50
+# Killed processes need a moment to go, so look again after this time, and after a second more seldom.
+_LOOK_AGAIN_SECONDS, _LATER_SECONDS = 0.02, 0.5
+# One that has begun to end gives back its memory, which takes long for hundreds of GB. One that has not waits in the
+# kernel, or is frozen: after this time it is left to the kernel.
+_EXIT_SECONDS, _STUCK_SECONDS = 120.0, 15.0
 
 
 class Ending:
@@ -37,23 +38,27 @@ class Ending:
         """Kill remaining processes, then write the job's end to this host's files and leave; a second call is void."""
         if not self._begun:
             self._begun = True
-            self._kill_remaining(finish, _MAX_LOOKS)
+            self._kill_remaining(finish, time.monotonic())
 
-    def _kill_remaining(self, finish: Finish, looks: int) -> None:
+    def _kill_remaining(self, finish: Finish, since: float) -> None:
         # A process may start another while we look, so repeat until none is left. As the subreaper of all of them
         # this process has a child as long as any lives.
         processes.kill_descendants()
         self._on_kill()
         # Children are collected by the supervisor's `reap` when SIGCHLD arrives; this only looks.
-        if processes.has_children() and looks:
-            self._context.loop.later(_LOOK_AGAIN_SECONDS, lambda: self._kill_remaining(finish, looks - 1))
-        else:
-            for pid in processes.descendants(os.getpid(), processes.parents()):
-                # A controller leaves this machine out of the next attempts (`retry.unkillable`).
-                self._context.log(
-                    f"cannot be ended: process {pid} ({processes.name_and_state(pid)}) did not take SIGKILL"
-                )
+        if not processes.has_children():
             self._leave(finish)
+            return
+        waited = time.monotonic() - since
+        stuck = [pid for pid in processes.descendants(os.getpid(), processes.parents()) if not processes.is_ending(pid)]
+        if waited < (_STUCK_SECONDS if stuck else _EXIT_SECONDS):
+            pause = _LOOK_AGAIN_SECONDS if waited < 2 * _LATER_SECONDS else _LATER_SECONDS
+            self._context.loop.later(pause, lambda: self._kill_remaining(finish, since))
+            return
+        for pid in stuck:
+            # A controller leaves this machine out of the next attempts (`retry.unkillable`).
+            self._context.log(f"cannot be ended: process {pid} ({processes.name_and_state(pid)}) did not take SIGKILL")
+        self._leave(finish)
 
     def _leave(self, finish: Finish) -> None:
         host = self._context.host

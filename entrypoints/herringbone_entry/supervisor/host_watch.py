@@ -48,6 +48,7 @@ class HostWatch:
         # The last reading of what the ranks have done, and when each was last seen at work.
         self._work: tuple[float, dict[int, activity.Work]] | None = None
         self._worked_at: dict[int, float] = {}
+        self._starved_at = float("-inf")
         self._steps: dict[int, list[float]] = {}
 
     def watch(self, hang_timeout: float, *, is_chosen: bool) -> None:
@@ -59,7 +60,14 @@ class HostWatch:
             self._see_work(now)
         idle = {str(rank): now - self._worked_at.get(rank, moved_at) for rank in self._ranks.pids}
         self._context.report(
-            {"kind": "moved", "quiet": now - moved_at, "limit": hang_timeout, "idle": idle, "is_chosen": is_chosen}
+            {
+                "kind": "moved",
+                "quiet": now - moved_at,
+                "limit": hang_timeout,
+                "idle": idle,
+                "is_starved": now - self._starved_at < hang_timeout,
+                "is_chosen": is_chosen,
+            }
         )
         period = min(hang_timeout / _REPORTS, _MAX_PERIOD_SECONDS)
         self._context.loop.later(period, lambda: self.watch(hang_timeout, is_chosen=is_chosen))
@@ -72,6 +80,8 @@ class HostWatch:
             for rank in found.keys() & before.keys():
                 if activity.is_work(before[rank], found[rank], now - then):
                     self._worked_at[rank] = now
+                if activity.is_starved(before[rank], found[rank], now - then):
+                    self._starved_at = now
         self._work = now, found
 
     def look(self, number: str) -> None:

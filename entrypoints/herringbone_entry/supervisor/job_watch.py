@@ -101,7 +101,7 @@ class JobWatch:
             self._standstill = Standstill(set(self._rank_hosts.values()), float(event["limit"]))
         self._is_sure = self._is_sure or event["is_chosen"]
         idle = {int(rank): float(seconds) for rank, seconds in event["idle"].items()}
-        quiet = self._standstill.take(host, float(event["quiet"]), idle)
+        quiet = self._standstill.take(host, float(event["quiet"]), idle, is_starved=event["is_starved"])
         if quiet is None:
             return
         if quiet < 2 * float(event["limit"]):

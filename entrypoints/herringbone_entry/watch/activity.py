@@ -27,10 +27,14 @@ _MESSAGE_BYTES, _INODE_AT, _ACKED_AT = 72, 68, 120
 
 
 class Work(NamedTuple):
-    """What the processes of a rank have done since they started: CPU seconds, and bytes read, written and received."""
+    """What the processes of a rank have done since they started: CPU seconds, and bytes read, written and received.
+
+    `starved` is how many seconds their threads could have run and did not, because others had the CPUs.
+    """
 
     cpu: float
     moved: int
+    starved: float = 0.0
 
 
 def is_work(before: Work, after: Work, seconds: float) -> bool:
@@ -45,6 +49,15 @@ def is_work(before: Work, after: Work, seconds: float) -> bool:
     return cpu >= CPU_SHARE * seconds or moved >= BYTES_PER_SECOND * seconds or cpu < 0 or moved < 0
 
 
+def is_starved(before: Work, after: Work, seconds: float) -> bool:
+    """Say whether others had the CPUs between two readings, so that a rank is slow and does not stand still.
+
+    >>> is_starved(Work(1.0, 0, 3.0), Work(1.1, 0, 3.4), 1.0)
+    True
+    """
+    return after.starved - before.starved >= CPU_SHARE * seconds
+
+
 def read(pids: Mapping[int, int]) -> dict[int, Work]:
     """Return what the processes of each rank have done so far, given the ranks' own processes."""
     parents, connections = processes.parents(), _connections()
@@ -52,19 +65,24 @@ def read(pids: Mapping[int, int]) -> dict[int, Work]:
 
 
 def _sum(pids: Iterable[int], connections: Mapping[str, int]) -> Work:
-    cpu, moved = 0.0, 0
+    cpu, moved, starved = 0.0, 0, 0
     for pid in pids:
         if (stat := processes.read_text(f"/proc/{pid}/stat")) is not None:
             cpu += proc.parse_stat(stat).cpu
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as in `processes`
+                # Nanoseconds on a CPU, nanoseconds of waiting for one, and a count; not with every kernel.
+                fields = (processes.read_text(f"/proc/{pid}/task/{thread}/schedstat") or "").split()
+                starved += int(fields[1]) if len(fields) > 1 else 0
         # Another user's process shows no bytes.
         if (io := processes.read_text(f"/proc/{pid}/io")) is not None:
-            fields = proc.parse_pairs(io.replace(":", ""))
-            moved += fields.get("rchar", 0) + fields.get("wchar", 0)
+            counters = proc.parse_pairs(io.replace(":", ""))
+            moved += counters.get("rchar", 0) + counters.get("wchar", 0)
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - as in `processes`
                 with contextlib.suppress(OSError):
                     moved += connections.get(os.readlink(f"/proc/{pid}/fd/{name}"), 0)  # noqa: PTH115
-    return Work(cpu, moved)
+    return Work(cpu, moved, starved / 1e9)
 
 
 def _connections() -> dict[str, int]:

@@ -91,7 +91,10 @@ def place_of(processes: Sequence[Mapping[str, Any]], code: str) -> Place:
         # The call in the library: its name tells a collective from a computation.
         frames.insert(0, _text(stack[0], code))
     key = tuple(text for text in frames if not text.startswith((_LIBRARY, "/"))) or tuple(frames)
-    waits = any(part in frame[0] for frame in _until_own(stack, code) for part in _COLLECTIVE_FILES)
+    inner = _until_own(stack, code)
+    # Whoever imports a library is at work.
+    is_importing = any(frame[2] == "<module>" for frame in inner)
+    waits = not is_importing and any(part in frame[0] for frame in inner for part in _COLLECTIVE_FILES)
     return Place((*key, state), tuple(frames[:MAX_SHOWN_FRAMES]), state, waits)
 
 

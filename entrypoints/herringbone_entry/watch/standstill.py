@@ -24,16 +24,20 @@ class Standstill:
         # A host that has not reported may be about to report a move.
         self._quiet = dict.fromkeys(hosts, 0.0)
         self._idle: dict[str, Mapping[int, float]] = {}
+        self._starved: dict[str, bool] = {}
         self._limit = self._threshold = limit
 
-    def take(self, host: str, quiet: float, idle: Mapping[int, float] | None = None) -> float | None:
+    def take(
+        self, host: str, quiet: float, idle: Mapping[int, float] | None = None, *, is_starved: bool = False
+    ) -> float | None:
         """Take a host's report, in seconds; return how long the job stands still if it is time to look.
 
-        `idle` is how long each of its ranks has neither computed, nor read or written.
+        `idle` is how long each of its ranks has neither computed, nor read or written; `is_starved` means that others
+        had the CPUs that they wanted.
         """
         if host in self._quiet:
             self._quiet[host] = quiet
-            self._idle[host] = idle or {}
+            self._idle[host], self._starved[host] = idle or {}, is_starved
         quietest = min(self._quiet.values(), default=0.0)
         if quietest < self._limit:
             self._threshold = self._limit
@@ -43,7 +47,9 @@ class Standstill:
         return quietest
 
     def at_work(self, quiet: float, waiting: Iterable[int]) -> bool:
-        """Report that a rank is at work, and not one of those `waiting` for others, which may compute to wait.
+        """Report that a rank is at work or wants to be.
+
+        Those `waiting` for others do not count: some compute to wait.
 
         >>> standstill = Standstill(["a"], 60.0)
         >>> looks_at = standstill.take("a", 61.0, {0: 99.0, 1: 2.0})
@@ -52,7 +58,7 @@ class Standstill:
         """
         idle = {rank: seconds for ranks in self._idle.values() for rank, seconds in ranks.items()}
         working = {rank for rank, seconds in idle.items() if seconds < self._limit} - set(waiting)
-        return quiet < WORK_FACTOR * self._limit and bool(working)
+        return quiet < WORK_FACTOR * self._limit and (bool(working) or any(self._starved.values()))
 
     def excuse(self, quiet: float, age: float) -> None:
         """Look again sooner: although hosts were quiet for `quiet` seconds, something moved `age` seconds ago."""

@@ -24,10 +24,11 @@ class Job:
             on_fault=lambda *fault: self.faults.append(fault),
         )
 
-    def moved(self, quiet, limit=10.0, idle=99.0, is_chosen=True):
+    def moved(self, quiet, limit=10.0, idle=99.0, *, is_starved=False, is_chosen=True):
         for rank, host in HOSTS.items():
             idles = {str(rank): idle if isinstance(idle, float) else idle[rank]}
             report = {"kind": "moved", "quiet": quiet, "limit": limit, "idle": idles, "is_chosen": is_chosen}
+            report["is_starved"] = is_starved and rank == 1
             self.watch.receive(host, report)
 
     def look(self):
@@ -93,6 +94,11 @@ def test_ranks_at_work_have_five_times_as_long_unless_they_wait_for_others():
         job.moved(quiet, idle=[99.0, 1.0, 99.0])
         job.answer(job.look(), REDUCES, SLEEPS, REDUCES)
         assert (job.faults, job.orders) == ([], [])
+    job = Job()
+    # Also where others have the CPUs that all ranks want, although these wait.
+    job.moved(10.0, is_starved=True)
+    job.answer(job.look(), REDUCES, REDUCES, REDUCES)
+    assert (job.faults, job.orders) == ([], [])
     job = Job()
     job.moved(50.0, idle=[99.0, 1.0, 99.0])
     job.answer(job.look(), REDUCES, SLEEPS, REDUCES)

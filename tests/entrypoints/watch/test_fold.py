@@ -102,3 +102,8 @@ def test_a_flight_record_and_a_cut_connection_tell_more_than_the_stacks():
 def test_ranks_are_written_in_runs():
     assert ranks_text(range(1000)) == "ranks 0-999"
     assert ranks_text([3, 1, 2, 9]) == "ranks 1-3, 9"
+
+
+def test_a_rank_that_imports_a_library_does_not_wait_for_others():
+    imports = [f"{TORCH}/distributed/__init__.py", 12, "<module>", ""]
+    assert not place_of([process(imports, [f"{CODE}/train.py", 1, "<module>", "import torch"])], CODE).waits

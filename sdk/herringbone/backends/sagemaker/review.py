@@ -54,7 +54,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     library = Library.AWS if is_of_aws(plan.arguments.image_uri or "") else Library.HERRINGBONE
     if library is Library.AWS:
         reason = "AWS's images do not watch a job; use an image of `herringbone images build`"
-        refuse(_NAME, {name: reason for name in watching(plan.options)})
+        refuse(_NAME, dict.fromkeys(watching(plan.options), reason))
     refuse(_NAME, _unanswered(plan.options.fault_policies))
     refuse(_NAME, unserved_settings(plan, library))
     _check_spot_and_checkpoints(plan)
