@@ -45,11 +45,6 @@ class Samples:
         return not all(one is None or type(one).__module__.startswith(self._known) for one in self.drawing)
 
     @property
-    def draws_later(self) -> bool:
-        """True for a sampler of torch's that draws from its generator while it is read."""
-        return bool(getattr(self.sampler, "replacement", False))
-
-    @property
     def _is_shared(self) -> bool:
         return isinstance(self.sampler, DistributedSampler)
 

@@ -60,7 +60,7 @@ class Stream:
             return self.replicas
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
-    is_own, draws_later = False, False
+    is_own = False
 
     def batches(self, used: int) -> int:
         """Return the number of this rank's batches before a place."""

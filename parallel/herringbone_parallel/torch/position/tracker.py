@@ -65,7 +65,7 @@ class Place(msgspec.Struct, frozen=True):
 # What belongs to a pass.
 _PASS = (
     *("epoch", "taken", "_used", "_before", "_creation", "_drawing", "_open", "_began", "_taken_state", "_used_state"),
-    *("_behind_begin", "_outer"),
+    *("_left", "_outer"),
 )
 
 
@@ -96,8 +96,8 @@ class Tracker:
         self._began: tuple[Place, Begin | None] | None = None
         # Of the pass that was open when this one began: a script may look at the loader's first batch meanwhile.
         self._outer: dict[str, Any] | None = None
-        # The states of the loader's generators behind the begin of an epoch.
-        self._behind_begin: list[bytes] | None = None
+        # The states of the loader's generators as its sampler has left them.
+        self._left: list[bytes] | None = None
         self._unrepeatable = ""
         # Of a dataset without indices: its state behind the newest batch, and behind the newest step.
         self._taken_state: StreamState | None = None
@@ -201,7 +201,7 @@ class Tracker:
         resumed, self._resumed = self._resumed, None
         if resumed is not None and resumed[0].samples:
             self._check_length(resumed[0])
-        self._began, self._behind_begin = resumed, None
+        self._began, self._left = resumed, None
         self.taken = self._used = 0
         place, begin = resumed or (Place(self.epoch + 1, 0, self.order.ranks, self.order.length), None)
         self.epoch, self._before, self.seed = (
@@ -281,9 +281,15 @@ class Tracker:
             self._drawing = self._moment()
         else:
             self._set(self._drawing)
-        for index in self.order.rest(self._before, self.note):
-            if self._behind_begin is None and not self.order.draws_later:
-                self._behind_begin = self._states()
+        rest, end = iter(self.order.rest(self._before, self.note)), object()
+        while True:
+            before = self._states()
+            index = next(rest, end)
+            # A sampler may draw while it is read, as torch's RandomSampler does behind its last index.
+            if self._left in (None, before):
+                self._left = self._states()
+            if index is end:
+                return
             yield index
 
     def place_of(self, batch: int) -> int:
@@ -298,7 +304,7 @@ class Tracker:
         return [random_state.to_bytes(generator.get_state()) for generator in self._generators]
 
     def _check_generators(self) -> None:
-        if self._open is not None and self._behind_begin not in (None, self._states()):
+        if self._open is not None and self._left not in (None, self._states()):
             raise ParallelError(
                 "the place in the loader's order cannot be saved: its torch.Generator is drawn from elsewhere, too, and"
                 " begins this epoch again after a restart: give each loader, and the loop, a generator of its own"
