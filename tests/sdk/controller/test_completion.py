@@ -62,3 +62,21 @@ def test_the_newest_checkpoint_is_looked_for_in_the_folder_alone(tmp_path):
     newest = newest_file(checkpoints)
     assert newest == ("epochs/5.pt", (checkpoints / "epochs" / "5.pt").stat().st_mtime_ns)
     assert newest_file(checkpoints / "link", tmp_path / "nowhere") is None
+
+
+def test_tables_and_texts_beside_a_checkpoint_are_not_the_newest_one(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    written = iter(range(1, 100))
+
+    def write(name: str) -> None:
+        (checkpoints / name).touch()
+        os.utime(checkpoints / name, (0, next(written)))
+
+    write("5.pt")
+    for suffix in ("csv", "tsv", "jsonl", "log", "txt", "md", "html", "png", "yaml", "yml"):
+        write(f"results.{suffix}")
+        assert newest_file(checkpoints) == ("5.pt", 1_000_000_000), suffix
+    # Scripts keep their states as JSON.
+    write("state.json")
+    assert newest_file(checkpoints) == ("state.json", 12_000_000_000)
