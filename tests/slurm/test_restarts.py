@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sdk.events.test_kept_checkpoints import SCRIPT as SAVES_TEN
 from tests.slurm.conftest import rank_lines
 
 pytestmark = pytest.mark.slurm
@@ -157,3 +158,19 @@ def test_a_preempted_job_that_may_not_be_requeued_says_that_it_was_interrupted(s
     cluster.ask("sbatch", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
     assert job.wait(timeout=60).status == "Stopped"
     assert job.secondary_status == "Interrupted"
+
+
+def test_the_newest_and_the_best_checkpoints_are_left_over_a_lost_node(submit, tmp_path: Path):
+    (own := tmp_path / "own").mkdir()
+    (own / "step-00.pt").write_bytes(b"of another job")
+    job = submit(
+        SAVES_TEN,
+        instance_count=2,
+        distribution={"torch_distributed": {"enabled": True}},
+        checkpoint_s3_uri=str(own),
+        keep_checkpoints={"last": 2, "best": 1, "metric": "eval/loss", "objective_type": "Minimize"},
+        max_retry_attempts=1,
+    ).wait()
+    assert job.status == "Completed", job.failure
+    assert len(job.view().restarts) == 1
+    assert sorted(path.name for path in own.glob("*.pt")) == [f"step-{step:02d}.pt" for step in (0, 3, 9, 10)]
