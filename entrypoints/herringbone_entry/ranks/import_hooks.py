@@ -61,9 +61,7 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     """
     for name, function in _FOR_ALL.items():
         sys.meta_path.insert(0, AfterImport(name, partial(_complete, _HUGGING_FACE, function)))
-    # A split model has loaders of its own rules: its microbatches divide each batch.
-    is_split = trainer_hooks.startswith(_MODEL_PARALLEL)
-    if not is_split and find_spec("herringbone_parallel") and find_spec("herringbone_parallel.torch"):
+    if find_spec("herringbone_parallel") and find_spec("herringbone_parallel.torch"):
         for name, (ours, function) in _POSITION.items():
             completion = f"herringbone_parallel.torch.position.{ours}"
             sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, function)))

@@ -73,34 +73,18 @@ def checkpoints() -> None:
         given = _bound(save, args, options)
         with hugging_face_saves.marked(given["output_dir"], given["process_index"]):
             result = save(*args, **options)
-            rank_places.write(given["output_dir"], given["process_index"], _ranks(), given["dataloaders"])
+            rank_places.write(given["output_dir"], given["dataloaders"])
         return result
 
     def load_accelerator_state(*args: Any, **options: Any) -> Any:
         given = _bound(load, args, options)
         hugging_face_saves.refuse_unfinished(given["input_dir"])
         result = load(*args, **options)
-        resume(given["input_dir"], given["process_index"], given["dataloaders"])
+        rank_places.resume(given["input_dir"], given["dataloaders"])
         return result
 
     module.save_accelerator_state, module.load_accelerator_state = save_accelerator_state, load_accelerator_state
 
 
-def resume(folder: Any, rank: int, loaders: list[Any]) -> bool:
-    """Let loaders go on from a checkpoint's place; False where it has none."""
-    place = rank_places.read(folder, rank, _ranks())
-    if place is None:
-        rank_places.notice(rank_places.NONE_SAVED)
-        return False
-    rank_places.go_on(place, rank, _ranks(), loaders)
-    return True
-
-
 def _bound(function: Callable[..., Any], args: Any, options: Any) -> dict[str, Any]:
     return inspect.signature(function).bind(*args, **options).arguments
-
-
-def _ranks() -> int:
-    from accelerate.state import PartialState
-
-    return int(PartialState().num_processes)

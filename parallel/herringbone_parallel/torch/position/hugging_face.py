@@ -21,7 +21,6 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch.hugging_face_hooks import POSITION_TRAINER
 from herringbone_parallel.torch.position import hugging_face_saves, rank_places
-from herringbone_parallel.torch.position.accelerate import resume
 from herringbone_parallel.torch.position.prepared import tracker_of
 
 
@@ -39,7 +38,7 @@ def complete() -> None:
     # [1]
     def _save_rng_state(self: Any, output_dir: str) -> None:
         save(self, output_dir)
-        rank_places.write(output_dir, self.args.process_index, self.args.world_size, self.accelerator._dataloaders)
+        rank_places.write(output_dir, self.accelerator._dataloaders)
 
     # [3]
     def _load_optimizer_and_scheduler(self: Any, checkpoint: str | None) -> None:
@@ -100,7 +99,7 @@ def _place(trainer: Any, checkpoint: str) -> _Place | None:
         is_resumed = (
             not args.ignore_data_skip
             and bool(loaders)
-            and resume(checkpoint, args.process_index, loaders)
+            and rank_places.resume(checkpoint, loaders)
             and tracker_of(loaders[0]) is not None
         )
         trainer._herringbone_resumed = checkpoint, _Place(trainer) if is_resumed else None

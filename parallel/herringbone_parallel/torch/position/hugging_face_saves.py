@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import distributed as dist
+
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import sync, write_whole
 from herringbone_contract.library_hooks import require
@@ -49,7 +51,9 @@ def complete(module: Any) -> None:
                 save(self, model, trial, **options)
             finally:
                 calls, waiting.calls = waiting.calls, None
-            self.accelerator.wait_for_everyone()
+            if dist.is_available() and dist.is_initialized():
+                # All ranks: for accelerate, those of one pipeline are one.
+                dist.barrier()
         if is_writer and self.args.save_total_limit:
             for mark in runs.glob(f"checkpoint-*/{_MARK}"):
                 shutil.rmtree(mark.parent, ignore_errors=True)

@@ -27,7 +27,7 @@ class Samples:
     """The order of a sampler; a place counts samples of all `ranks` that share the order."""
 
     # The packages whose samplers are known; another one is the script's own.
-    _known: tuple[str, ...] = ("torch.",)
+    known: tuple[str, ...] = ("torch.",)
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._batch_sampler: Any = loader.batch_sampler
@@ -42,7 +42,7 @@ class Samples:
     @property
     def is_own(self) -> bool:
         """True for an order of the script's own."""
-        return not all(one is None or type(one).__module__.startswith(self._known) for one in self.drawing)
+        return not all(one is None or type(one).__module__.startswith(self.known) for one in self.drawing)
 
     @property
     def _is_shared(self) -> bool:

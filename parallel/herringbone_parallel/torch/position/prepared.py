@@ -25,7 +25,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.position import random_state
-from herringbone_parallel.torch.position.checks import check
+from herringbone_parallel.torch.position.checks import check, is_torchs
 from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import ASKED, Note, Samples
 from herringbone_parallel.torch.position.random_state import RandomState
@@ -65,7 +65,7 @@ class Numbers:
 class _Order(Samples):
     """The order of accelerate's samplers, which gives ranks batches, or parts of batches."""
 
-    _known = ("torch.", "accelerate.")
+    known = ("torch.", "accelerate.")
     # The samples of a batch are neighbours in the order.
     stride = 1
 
@@ -254,7 +254,11 @@ def prepare(loader: Any) -> str:
         return "use_stateful_dataloader has a place of its own"
     if isinstance(base.dataset, IterableDataset):
         return "an IterableDataset has no order of samples to go on in"
-    inner = getattr(base.batch_sampler, "batch_sampler", base.batch_sampler)
+    outer = base.batch_sampler
+    inner = getattr(outer, "batch_sampler", outer)
+    # `_Order` makes the batches anew, which is these classes' rule alone.
+    if not is_torchs(inner, BatchSampler) or not type(outer).__module__.startswith(_Order.known):
+        return f"its batches are made by a {type(inner).__name__}"
     try:
         check(DataLoader(base.dataset, batch_sampler=inner, in_order=getattr(base, "in_order", True)))
         _followed.add(follow(base, PreparedTracker(loader)))

@@ -1,9 +1,10 @@
 """A rank's file in a checkpoint of another library: the places of its loaders, and its random numbers.
 
-    write(folder, rank, ranks, loaders)         with the library's own files
-    go_on(folder, rank, ranks, loaders)         after the library has loaded its own
+    write(folder, loaders)      with the library's own files
+    resume(folder, loaders)     after the library has loaded its own
 
-On another number of ranks, all take the order of the lowest rank, and random numbers that nobody has drawn.
+The ranks are torch's: a library may count the ranks of one pipeline as one. On another number of ranks, all take the
+order of the lowest rank, and random numbers that nobody has drawn.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import distributed as dist
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import write_whole
@@ -52,7 +54,7 @@ def completed() -> None:
         tracker.step()
 
 
-def take(ranks: int, loaders: Sequence[Any]) -> RankPlace | None:
+def take(loaders: Sequence[Any]) -> RankPlace | None:
     """Return what this rank goes on with; None, and a notice, where nobody could."""
     trackers = [prepared.tracker_of(loader) for loader in loaders]
     followed = [tracker for tracker in trackers if tracker is not None]
@@ -72,7 +74,7 @@ def take(ranks: int, loaders: Sequence[Any]) -> RankPlace | None:
     # Numbers that were drawn since the step belong to batches that come again.
     is_ahead = any(tracker.is_begun and tracker.is_ahead for tracker in followed)
     numbers = _Process.numbers if is_ahead and _Process.numbers is not None else random_state.remember()
-    return RankPlace(numbers(), places, ranks)
+    return RankPlace(numbers(), places, _ranks()[1])
 
 
 def kept(places: Callable[[], list[LoaderPlace | None]]) -> list[LoaderPlace | None] | None:
@@ -84,9 +86,9 @@ def kept(places: Callable[[], list[LoaderPlace | None]]) -> list[LoaderPlace | N
         return None
 
 
-def write(folder: str | os.PathLike[str], rank: int, ranks: int, loaders: Sequence[Any]) -> None:
+def write(folder: str | os.PathLike[str], loaders: Sequence[Any]) -> None:
     """Write this rank's file, or remove that of an earlier save."""
-    path, place = Path(folder, _NAME.format(rank)), take(ranks, loaders)
+    path, place = Path(folder, _NAME.format(_ranks()[0])), take(loaders)
     if place is None:
         path.unlink(missing_ok=True)
     else:
@@ -106,12 +108,23 @@ def read(folder: str | os.PathLike[str], rank: int, ranks: int) -> RankPlace | N
     return msgspec.structs.replace(msgspec.msgpack.decode(others[0].read_bytes(), type=RankPlace), ranks=0)
 
 
-def go_on(place: RankPlace, rank: int, ranks: int, loaders: Sequence[Any]) -> None:
-    """Let loaders go on from a checkpoint's places."""
+def resume(folder: str | os.PathLike[str], loaders: Sequence[Any]) -> bool:
+    """Let loaders go on from a checkpoint's places; False where it has none."""
+    rank, ranks = _ranks()
+    place = read(folder, rank, ranks)
+    if place is None:
+        notice(NONE_SAVED)
+        return False
     numbers = place.numbers(rank, ranks)
     for loader, known in zip(loaders, place.loaders, strict=False):
         if known is not None and (tracker := prepared.tracker_of(loader)) is not None:
             tracker.go_on(known, numbers)
+    return True
+
+
+def _ranks() -> tuple[int, int]:
+    is_shared = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if is_shared else (0, 1)
 
 
 @cache
