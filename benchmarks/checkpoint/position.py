@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator, skip_first_batches
 from ranks import checkpoint, network
@@ -33,25 +35,39 @@ class Index(Dataset[Any]):
 
 
 def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
-    """Return the milliseconds that a step and a save take alone and what is added, with a 95 % bound of the mean."""
+    """Return the milliseconds that a step and a save take alone and what is added, with a 95 % bound.
+
+    A pair is the difference of two medians: of steps alone, and of steps whose place is counted, one by one in turn on
+    one processor. With `draws`, each step also draws from Python's and NumPy's random numbers, whose states are read
+    then.
+    """
+    torch.set_num_threads(1)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     model = network(width, layers)
     optimizer = torch.optim.AdamW(model.parameters())
-
-    def loader() -> DataLoader[Any]:
-        return DataLoader(Index(32 * steps, width), batch_size=32, shuffle=True)
-
-    tracked, plain = loader(), loader()
-    training = Training(folder=folder, model=model, optimizer=optimizer, loader=tracked)
+    loaders = [DataLoader(Index(32 * steps, width), batch_size=32, shuffle=True) for _ in range(2)]
+    training = Training(folder=folder, model=model, optimizer=optimizer, loader=loaders[1])
     count = training._completed
 
-    def train(data: DataLoader[Any], is_counted: bool) -> float:
+    def step(batches: Iterator[Any], is_counted: bool, draws: bool) -> float:
         training._completed = count if is_counted else lambda *_: None
         begin = time.perf_counter()
-        for batch in data:
-            optimizer.zero_grad()
-            model(batch).sum().backward()
-            optimizer.step()
-        return (time.perf_counter() - begin) / steps * 1e3
+        batch = next(batches)
+        if draws:
+            random.uniform(0, np.random.rand())  # noqa: S311
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        return (time.perf_counter() - begin) * 1e3
+
+    def pair(draws: bool) -> tuple[float, float]:
+        batches = [iter(loader) for loader in loaders]
+        times: list[list[float]] = [[], []]
+        for number in range(steps):
+            for kind in (number % 2, 1 - number % 2):
+                times[kind].append(step(batches[kind], bool(kind), draws))
+        without, counted = map(statistics.median, times)
+        return without, counted - without
 
     def save(call: Callable[[], Any]) -> float:
         return timed(call) * 1e3
@@ -61,17 +77,20 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
         state = {"model": get_model_state_dict(model), "optimizer": training._state()["optimizer"]}
         checkpoint.save(folder, "bare", state)
 
-    train(plain, False), train(tracked, True)
-    without, added = in_pairs(lambda: train(plain, False), lambda: train(tracked, True))
+    results: dict[str, Any] = {}
+    for name, draws in (("step", False), ("step_draws", True)):
+        pair(draws)
+        pairs = [pair(draws) for _ in range(PAIRS)]
+        without = statistics.median(one for one, _ in pairs)
+        added = bound([two for _, two in pairs])
+        results |= {
+            f"{name}_ms": round(without, 3),
+            f"{name}_added_ms": added,
+            f"{name}_added_share": round(added["most"] / without, 5),
+        }
     save(bare), save(training.save)
     saves, on_top = in_pairs(lambda: save(bare), lambda: save(lambda: training.save("full")))
-    return {
-        "step_ms": round(without, 3),
-        "step_added_ms": bound(added),
-        "step_added_share": round(bound(added)["most"] / without, 5),
-        "save_ms": round(saves, 2),
-        "save_added_ms": bound(on_top),
-    }
+    return {**results, "save_ms": round(saves, 2), "save_added_ms": bound(on_top)}
 
 
 def in_pairs(first: Callable[[], float], second: Callable[[], float]) -> tuple[float, list[float]]:

@@ -18,6 +18,12 @@ _MAX_BYTES = 600_000
 _PATIENCE_S = 60.0
 
 
+def place() -> tuple[int | None, int]:
+    """Return this process's rank and the number of ranks in the job."""
+    size = os.environ.get(RankVariable.WORLD_SIZE, "1")
+    return emit.rank(), int(size) if size.isdigit() else 1
+
+
 class Sender:
     """Sends the steps of one process in their order.
 

@@ -30,7 +30,8 @@ ADVICE = {
     Reason.WEIGHTS: "Save and load the state_dict of every module, with its buffers.",
     Reason.OPTIMIZER: "Save the optimizer's state_dict, and load it before the first step.",
     Reason.SETTINGS: "Save the scheduler's state_dict, and load it behind the optimizer's.",
-    Reason.KERNEL: "Use torch.use_deterministic_algorithms(True) to find the kernel, or accept such differences.",
+    Reason.KERNEL: "Have the framework use deterministic kernels only, or accept such differences: torch has"
+    " torch.use_deterministic_algorithms(True), TensorFlow tf.config.experimental.enable_op_determinism().",
 }
 
 

@@ -50,8 +50,12 @@ _MODEL_PARALLEL = "herringbone_parallel.torch.model_parallel."
 _FUNCTIONS = "herringbone_parallel.torch.function_apply"
 # Reports what a prediction is compared with.
 _COMPARED = "herringbone_parallel.torch.compared"
-# Records every optimizer step, in rehearsals.
-_RECORDER = "herringbone_parallel.torch.fingerprints.recorder"
+# Record every optimizer step, in rehearsals; by the framework.
+_RECORDERS = {
+    "torch": "herringbone_parallel.torch.fingerprints.recorder",
+    "keras": "herringbone_parallel.tensorflow.fingerprints",
+    "mxnet": "herringbone_parallel.mxnet.fingerprints",
+}
 
 
 def install(listen: str, orders: str, trainer_hooks: str) -> None:
@@ -84,7 +88,8 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     if os.environ.get("HERRINGBONE_COMPARE") == "on":
         sys.meta_path.insert(0, AfterImport("torch", partial(_complete, _COMPARED, "report")))
     if os.environ.get("HERRINGBONE_FINGERPRINTS") == "on":
-        sys.meta_path.insert(0, AfterImport("torch", partial(_complete, _RECORDER, "record")))
+        for name, recorder in _RECORDERS.items():
+            sys.meta_path.insert(0, AfterImport(name, partial(_complete, recorder, "record")))
     if "HERRINGBONE_ACCELERATE" in os.environ:
         for name, completion in _COMPLETIONS.items():
             sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, "complete")))

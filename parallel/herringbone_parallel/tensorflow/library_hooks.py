@@ -75,3 +75,12 @@ POSITION = (
     Hook("tensorflow.python.ops.stateful_random_ops:global_generator", "save random numbers", exists),
     Hook("tensorflow.python.eager.context:Context._internal_operation_seed", "save random numbers", exists),
 )
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer."
+_STEPS = "record the steps of a rehearsal"
+# `rehearse`.
+FINGERPRINTS = (
+    Hook(f"{_TRAINER}make_train_function", _STEPS, named_in(f"{_TRAINER}fit")),
+    Hook(f"{_TRAINER}_make_function", _STEPS, named_in(f"{_TRAINER}make_train_function")),
+    Hook("keras.src.backend.common.global_state:get_global_attribute", _STEPS, takes("name")),
+    Hook("tensorflow.python.ops.stateful_random_ops:global_generator", _STEPS, exists),
+)

@@ -27,11 +27,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from herringbone_contract.constants import RankVariable
-from herringbone_contract.events import emit
 from herringbone_contract.library_hooks import require
 from herringbone_contract.rehearsal.records import Step
-from herringbone_contract.rehearsal.sending import Sender
+from herringbone_contract.rehearsal.sending import Sender, place
 from herringbone_parallel.torch.fingerprints import facts
 from herringbone_parallel.torch.library_hooks import FINGERPRINTS
 from herringbone_parallel.torch.step_hook import is_counting
@@ -239,5 +237,4 @@ def _place() -> tuple[int | None, int]:
     dist = torch.distributed
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return dist.get_rank(), dist.get_world_size()
-    size = os.environ.get(RankVariable.WORLD_SIZE, "1")
-    return emit.rank(), int(size) if size.isdigit() else 1
+    return place()
