@@ -167,7 +167,14 @@ class Runs:
         elif fault.kind == "controller" and record.controller and (record.place is None or sees(record.place)):
             os.kill(pid_of(record.controller), signal.SIGKILL)
         else:
-            self._strike(job, hosts[-1 if fault.on_last else 0], fault.kind, _patience(fault, len(hosts), pulse))
+            patience = _patience(fault, len(hosts), pulse)
+            try:
+                self._strike(job, hosts[-1 if fault.on_last else 0], fault.kind, patience)
+            except RequestError:
+                # mpirun starts the ranks of hosts on one machine below the first one's supervisor.
+                if fault.kind != "rank" or len(hosts) == 1:
+                    raise
+                self._strike(job, hosts[0], fault.kind, patience)
         # A frozen machine goes on again, and a save was waited for.
         return caused if fault.kind == "frozen" else time.time()
 

@@ -1,11 +1,14 @@
 """The faults of a rehearsal: chosen by name, refused where a backend cannot cause them, resumed as their user would."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from herringbone.plan.request import make_request
 from herringbone.rehearsal.faults import FAULTS, chosen, impossible, reason
-from herringbone.rehearsal.runs import run_request
-from herringbone_contract.errors import OptionError
+from herringbone.rehearsal.runs import Pulse, Runs, run_request
+from herringbone_contract.errors import OptionError, RequestError
 from herringbone_entry.faults import Done
 
 MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
@@ -85,3 +88,22 @@ def test_runs_have_no_tracker_and_no_folder_of_the_users():
     assert (options.track, options.output_path, options.tensorboard_output_config) == ((), None, None)
     assert options.tags == ({"Key": "team", "Value": "a"}, {"Key": "herringbone:rehearsal", "Value": "a-1"})
     assert options.environment == {"A": "b", "HERRINGBONE_FINGERPRINTS": "on"}
+
+
+def test_a_rank_is_killed_on_the_first_host_where_mpirun_has_all(monkeypatch):
+    struck = []
+
+    def strike(_self, _job, host, kind, _seconds):
+        struck.append((host, kind))
+        if host == "algo-2" and kind != "wait":
+            raise RequestError("its process was not found on the host")
+
+    record = SimpleNamespace(plan_dict={"hosts": [{"name": "algo-1"}, {"name": "algo-2"}]}, controller=None)
+    monkeypatch.setattr(Runs, "_strike", strike)
+    monkeypatch.setattr(Runs, "_until", lambda *_: record)
+    runs: Any = object.__new__(Runs)
+    runs._backend = SimpleNamespace(describe=lambda _: record)
+    runs._cause("job", FAULTS["rank-killed"], Pulse())
+    assert struck == [("algo-1", "wait"), ("algo-2", "rank"), ("algo-1", "rank")]
+    with pytest.raises(RequestError, match="not found"):
+        runs._cause("job", FAULTS["host-lost"], Pulse())
