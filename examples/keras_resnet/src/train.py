@@ -78,9 +78,9 @@ class Training:
             jit_compile=False,
         )
 
-    def epoch(self, number: int) -> Iterator[float]:
-        """Train one epoch. Yield the mean loss of each step over all ranks."""
-        steps = self.order.epoch(number, rank=self._world.rank)
+    def epoch(self, number: int, first: int = 0) -> Iterator[float]:
+        """Train one epoch from its step `first` on. Yield the mean loss of each step over all ranks."""
+        steps = self.order.epoch(number, rank=self._world.rank)[first:]
         numbers = list(chain.from_iterable(chain.from_iterable(steps)))
         losses = []
         for images, labels in self._data.batches(numbers, self.order.rank_batch, epoch=number):
