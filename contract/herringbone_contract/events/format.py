@@ -19,7 +19,7 @@ that they do not know. The kinds:
     checkpoint  path, bytes
     removed     path, successor, unit, after       a checkpoint that the job's `keep_checkpoints` does not keep
     restart     attempt, why
-    straggler   seconds, median, ratio, steps      a rank whose steps take longer than the others'
+    straggler   seconds, median, ratio, steps, why    a rank whose steps take longer than the others', and its cause
     hang        since, why, ranks                  all ranks were silent for `since` seconds; `ranks` are the odd ones
     stacks      id, why, text, groups              where all ranks are, see STACKS below
     answer      id, text, error                    the answer to a request of a client
@@ -36,7 +36,10 @@ that they do not know. The kinds:
 SAMPLE: `cpu` in cores, `memory` and `memory_total` in bytes, `disk_read`, `disk_write`, `net_in`, `net_out` in bytes a
 second; `machine` tells the machine whose memory `memory_total` is, unless the host has a limit of its own; `gpus` is a
 list of {index, uuid, name, use (0 to 1), memory, memory_total, watts, celsius}; `ranks` maps a rank to {cpu, memory,
-state}. `seconds` is the time that the sample covers; figures are means over it.
+state} and, unless they are zero, `throttled`, `disk`, `cores` (seconds a second in which its control group had used up
+its CPU time, it waited for a disk, other processes had its cores) and `swapped` (pages a second read back from swap). A
+GPU may have `slowed`, why its clock is lower than asked for. `seconds` is the time that the sample covers; figures are
+means over it.
 
 STACKS: `groups` are ranks at the same place, the odd ones first: {ranks, hosts, odd, why, state, frames}; `frames` are
 texts such as "train.py:12 in step", innermost first. `why` of the event is "request" or "hang".

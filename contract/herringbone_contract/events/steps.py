@@ -20,6 +20,32 @@ MAX_STEPS = 180
 _OWNER_STEPS = 100
 
 
+class Owner:
+    """The object whose steps count, such as an optimizer; of several, the first one.
+
+    >>> owner, first, second = Owner(), set(), set()
+    >>> [owner.takes(each) for each in (first, second, first)]
+    [True, False, True]
+
+    When the first one is gone, or has not stepped for long, the next one counts.
+    """
+
+    def __init__(self) -> None:
+        # Weak, because an optimizer holds its parameters.
+        self._owner: Callable[[], object] = _gone
+        self._others = 0
+
+    def takes(self, owner: object) -> bool:
+        """Say whether a step of `owner` counts."""
+        if owner is not self._owner():
+            self._others += 1
+            if self._owner() is not None and self._others < _OWNER_STEPS:
+                return False
+            self._owner = weakref.ref(owner)
+        self._others = 0
+        return True
+
+
 class StepCounter:
     """Counts steps and joins their times into batches. Pure: the caller passes the time in seconds.
 
@@ -29,9 +55,8 @@ class StepCounter:
     >>> counter.tick(11.25, optimizer)
     {'count': 3, 'seconds': [0.5, 0.75]}
 
-    The first step has no time, because nobody knows its begin. `owner` is the object that steps, such as an optimizer.
-    Of several owners only the first one's steps count: a script with two optimizers takes one step of each. When the
-    first one is gone, or has not stepped for long, the next one counts.
+    The first step has no time, because nobody knows its begin. Only the steps of one `Owner` count: a script with two
+    optimizers takes one step of each.
 
     Ranks that sum their gradients all take as long for a step as the slowest one. `hand_over` notes when this rank has
     handed over gradients, so the member `own` has its own time, without the wait for the other ranks:
@@ -41,9 +66,7 @@ class StepCounter:
     """
 
     def __init__(self) -> None:
-        # Weak, because an optimizer holds its parameters.
-        self._owner: Callable[[], object] = _gone
-        self._others = 0
+        self._owner = Owner()
         self._count = 0
         self._last: float | None = None
         self._due = 0.0
@@ -57,9 +80,8 @@ class StepCounter:
 
     def tick(self, now: float, owner: object) -> dict[str, Any] | None:
         """Count a step that ends now; return a batch once a second, or when it is full."""
-        if owner is not self._owner() and not self._takes_over(owner):
+        if not self._owner.takes(owner):
             return None
-        self._others = 0
         self._count += 1
         if self._last is None:
             self._due = now + 1.0
@@ -82,13 +104,6 @@ class StepCounter:
         batch = {"count": self._count, "seconds": _rounded(seconds)}
         # A step that handed over no gradients has no own time, and then the two lists would not be of the same steps.
         return {**batch, "own": _rounded(own)} if len(own) == len(seconds) else batch
-
-    def _takes_over(self, owner: object) -> bool:
-        self._others += 1
-        if self._owner() is not None and self._others < _OWNER_STEPS:
-            return False
-        self._owner = weakref.ref(owner)
-        return True
 
 
 def _rounded(seconds: list[float]) -> list[float]:

@@ -2,8 +2,8 @@
 
     host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Kill ·
                           LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
-                          Moved · Steps · StacksWanted · RankStacks · RankRecord · Removed
-    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks · Removed
+                          Moved · Steps · ClockTime · RankEntries · StacksWanted · RankStacks · RankRecord · Removed
+    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks · Clock · Removed
               -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
 A message is the JSON object that travels, so nothing converts it. Messages are typed dictionaries, and this module is
@@ -126,10 +126,32 @@ class Moved(TypedDict):
 
 
 class Steps(TypedDict):
-    """The times in seconds of the next steps of ranks; JSON has a rank as text."""
+    """The times in seconds of the next steps of ranks, and `facts` as in `RankEntries`; JSON has a rank as text."""
 
     kind: Literal["steps"]
     seconds: dict[str, list[float]]
+    facts: dict[str, dict[str, Any]]
+
+
+class ClockTime(TypedDict):
+    """The host's clock, in seconds since 1970, when it got the order `Clock` with this `id`."""
+
+    kind: Literal["clock"]
+    id: int
+    wall: float
+
+
+class RankEntries(TypedDict):
+    """The times of a rank's last steps and collective operations (`ranks.recorder.entries`), if it records them.
+
+    `facts` are the means of what the last samples say about the rank.
+    """
+
+    kind: Literal["times"]
+    id: int
+    rank: int
+    record: dict[str, Any] | None
+    facts: dict[str, Any]
 
 
 class Removed(TypedDict):
@@ -238,6 +260,14 @@ class LookAtStacks(TypedDict):
     id: str
 
 
+class Clock(TypedDict):
+    """Report your time; and then the last `steps` steps of your ranks, unless that is 0."""
+
+    kind: Literal["clock"]
+    id: int
+    steps: int
+
+
 class Start(TypedDict):
     """Start the ranks. `counts` are the ranks of each host, `meeting` is `Rendezvous.to_message()`.
 
@@ -291,9 +321,11 @@ Event = (
     | Kill
     | Moved
     | Steps
+    | ClockTime
+    | RankEntries
     | StacksWanted
     | RankStacks
     | RankRecord
     | Passed
 )
-Order = Check | Say | Emit | LookAtStacks | Start | Stop | Release | Abort | Hurry | Kill | Passed | Finish
+Order = Check | Say | Emit | LookAtStacks | Clock | Start | Stop | Release | Abort | Hurry | Kill | Passed | Finish

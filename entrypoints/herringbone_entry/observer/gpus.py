@@ -18,8 +18,21 @@ _OLD_SECONDS = 10.0
 _MAX_GPUS = 64
 
 
+# Bits of NVML's reasons for a lower clock than asked for; an idle GPU, and a clock that the user chose, are none.
+_SLOWED = {
+    0x20: "heat",
+    0x40: "heat",
+    0x04: "its power limit",
+    0x80: "the power supply",
+    0x08: "the board's protection",
+}
+
+
 class Gpu(NamedTuple):
-    """One GPU by NVML's number: `use` from 0 to 1, memory in bytes; None for a reading that it does not give."""
+    """One GPU by NVML's number: `use` from 0 to 1, memory in bytes; None for a reading that it does not give.
+
+    `slowed` says why its clock is lower than asked for, "" if it is not.
+    """
 
     number: int
     name: str
@@ -29,6 +42,7 @@ class Gpu(NamedTuple):
     memory_total: float | None
     watts: float | None
     celsius: float | None
+    slowed: str = ""
 
 
 def find_nvml() -> Any:
@@ -91,7 +105,17 @@ def _read(nvml: Any, index: int, handle: Any) -> Gpu:
         memory_total=reading(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
         watts=reading(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
         celsius=reading(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        slowed=reason_of(int(reading(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)) or 0)),
     )
+
+
+def reason_of(bits: int) -> str:
+    """Return why a GPU's clock is lower than asked for; "" if it is not.
+
+    >>> reason_of(0x44), reason_of(0x1)
+    ('heat', '')
+    """
+    return next((reason for bit, reason in _SLOWED.items() if bits & bit), "")
 
 
 def _called(read: Callable[[], str | bytes]) -> str:

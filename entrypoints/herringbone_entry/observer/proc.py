@@ -16,24 +16,27 @@ class ProcessStat(NamedTuple):
     """One process: its parent, and the letter of its state; times in seconds.
 
     `cpu` is its CPU time and that of its children that were reaped; it started at `started` after the machine's start.
+    `faults` counts the pages that it, and those children, had to wait for until they were read from a disk.
     """
 
     parent: int
     state: str
     cpu: float
     started: float
+    faults: int = 0
 
 
 def parse_stat(text: str) -> ProcessStat:
     """Read /proc/PID/stat.
 
     >>> parse_stat("7 (a b) c) S 1 7 7 0 -1 0 0 0 0 0 150 50 20 10 20 0 1 0 900 0 0")
-    ProcessStat(parent=1, state='S', cpu=2.3, started=9.0)
+    ProcessStat(parent=1, state='S', cpu=2.3, started=9.0, faults=0)
     """
     # The command's name, in parentheses, may itself hold spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     ticks = sum(map(int, fields[11:15]))
-    return ProcessStat(int(fields[1]), fields[0], ticks / TICKS_PER_SECOND, int(fields[19]) / TICKS_PER_SECOND)
+    started, faults = int(fields[19]) / TICKS_PER_SECOND, int(fields[9]) + int(fields[10])
+    return ProcessStat(int(fields[1]), fields[0], ticks / TICKS_PER_SECOND, started, faults)
 
 
 def parse_statm(text: str, page_bytes: int) -> tuple[int, int]:
@@ -84,6 +87,25 @@ def parse_net_dev(text: str) -> tuple[int, int]:
             received += int(fields[0])
             sent += int(fields[8])
     return received, sent
+
+
+def parse_schedstat(text: str) -> float:
+    """Read the seconds that a process's main thread could have run, and waited for a core, from /proc/PID/schedstat.
+
+    >>> parse_schedstat("291894 2500000000 1")
+    2.5
+    """
+    return int(text.split()[1]) / 1e9
+
+
+def parse_throttled(text: str) -> float:
+    """Read the seconds for which a control group's processes had used up their CPU time, from its cpu.stat.
+
+    >>> parse_throttled("nr_throttled 7\nthrottled_usec 1500000\n"), parse_throttled("throttled_time 2000000000\n")
+    (1.5, 2.0)
+    """
+    pairs = parse_pairs(text)
+    return pairs.get("throttled_usec", 0) / 1e6 + pairs.get("throttled_time", 0) / 1e9
 
 
 def parse_pairs(text: str) -> dict[str, int]:

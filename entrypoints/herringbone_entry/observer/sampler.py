@@ -13,7 +13,7 @@ from typing import Protocol
 from herringbone_contract.events.format import Event, Point
 from herringbone_entry.observer.gpus import Gpu
 from herringbone_entry.observer.source import Source
-from herringbone_entry.observer.usage import HostUsage, Usage
+from herringbone_entry.observer.usage import HostUsage, Usage, Waits
 
 _POINTS = 3600
 # The share of a core that measuring may take. A host with hundreds of processes is measured less often.
@@ -117,10 +117,17 @@ def sample(first: Usage, last: Usage, seconds: float) -> Event:
                 "cpu": _rate(first.ranks[rank].cpu, usage.cpu, seconds) if rank in first.ranks else 0.0,
                 "memory": usage.memory,
                 "state": usage.state,
+                **_waits(first.ranks[rank].waits if rank in first.ranks else usage.waits, usage.waits, seconds),
             }
             for rank, usage in sorted(last.ranks.items())[:_MAX_RANKS]
         }
     return event
+
+
+def _waits(first: Waits, last: Waits, seconds: float) -> dict[str, float]:
+    """Return the rates of the waits that there were: most ranks have none."""
+    rates = {name: _rate(getattr(first, name), getattr(last, name), seconds) for name in Waits._fields}
+    return {name: rate for name, rate in rates.items() if rate}
 
 
 def mean_gpus(states: list[list[Gpu]]) -> list[Event]:
@@ -139,6 +146,7 @@ def mean_gpus(states: list[list[Gpu]]) -> list[Event]:
             "memory_total": gpus[-1].memory_total,
             "watts": _mean([gpu.watts for gpu in gpus], 1),
             "celsius": _mean([gpu.celsius for gpu in gpus], 1),
+            **({"slowed": gpus[-1].slowed} if sum(bool(gpu.slowed) for gpu in gpus) * 2 > len(gpus) else {}),
         }
         for index, gpus in sorted(by_index.items())
     ]

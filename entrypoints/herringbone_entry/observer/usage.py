@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +22,26 @@ _LOOK_SHARE = 0.001
 _NO_LIMIT = 1 << 60
 
 
+class Waits(NamedTuple):
+    """The time for which a rank and its children have not computed since the start, by reason.
+
+    In seconds: `throttled` by the CPU limit of its control group, `disk` in the kernel's uninterruptible wait as far as
+    readings have met it, `cores` while other processes had the cores. `swapped` counts pages read back from swap.
+    """
+
+    throttled: float = 0.0
+    swapped: float = 0.0
+    disk: float = 0.0
+    cores: float = 0.0
+
+
 class RankUsage(NamedTuple):
-    """CPU seconds since the start and resident bytes of a rank and its children, and the rank's state."""
+    """CPU seconds since the start and resident bytes of a rank and its children, the rank's state, and its waits."""
 
     cpu: float
     memory: int
     state: str
+    waits: Waits = Waits()
 
 
 class Usage(NamedTuple):
@@ -64,6 +78,10 @@ class HostUsage:
         self._look_at = self._read_at = float("-inf")
         # CPU time that processes had used before they were found, of the host (None) and of each rank.
         self._missed: defaultdict[int | None, float] = defaultdict(float)
+        # Of each rank: its waits so far, its major faults at the last reading, and the files of its control groups.
+        self._waits: dict[int, Waits] = {}
+        self._faults: dict[int, int] = {}
+        self._cpu_files: dict[int, list[Path]] = {}
         self.has_own_group = supervisor == 1 and self._group_cpu() is not None
 
     def read(self, ranks: Mapping[int, int], now: float) -> Usage:
@@ -71,6 +89,8 @@ class HostUsage:
         new = self._find(now)
         stats, memory = self._read_processes()
         missed = {pid: missed_cpu(stats[pid], now, self._read_at) for pid in new & stats.keys()}
+        # The first reading has none before it.
+        seconds_since = now - self._read_at if self._read_at > 0 else 0.0
         self._read_at = now
         parents = {pid: stat.parent for pid, stat in stats.items()}
         usages = {}
@@ -79,7 +99,9 @@ class HostUsage:
                 members = proc.family(pid, parents) & stats.keys()
                 self._missed[rank] += sum(missed[member] for member in members & missed.keys())
                 seconds = sum(stats[member].cpu for member in members) - self._missed[rank]
-                usages[rank] = RankUsage(seconds, sum(memory[member][0] for member in members), stats[pid].state)
+                waits = self._wait(rank, pid, {member: stats[member] for member in members}, seconds_since)
+                resident = sum(memory[member][0] for member in members)
+                usages[rank] = RankUsage(seconds, resident, stats[pid].state, waits)
         self._missed[None] += sum(missed.values())
         group_cpu = self._group_cpu() if self.has_own_group else None
         group_memory = self._group_memory() if self.has_own_group else None
@@ -94,10 +116,36 @@ class HostUsage:
             ranks=usages,
         )
 
+    def _wait(self, rank: int, pid: int, members: Mapping[int, proc.ProcessStat], seconds: float) -> Waits:
+        """Return the waits of a rank and its processes, of which the last reading was `seconds` ago."""
+        if rank not in self._cpu_files:
+            from herringbone_entry.preparation.devices import cpu_files
+
+            self._cpu_files[rank] = cpu_files(pid, self._root)
+        before = self._waits.get(rank, Waits())
+        faults = sum(stat.faults for stat in members.values())
+        new = faults - self._faults.get(rank, faults)
+        self._faults[rank] = faults
+        schedules = (self._text(f"proc/{member}/schedstat") for member in members)
+        groups = (self._text(str(file.relative_to(self._root))) for file in self._cpu_files[rank])
+        self._waits[rank] = Waits(
+            sum(proc.parse_throttled(text) for text in groups if text),
+            # A page of a file is a fault, too.
+            before.swapped + (max(new, 0) if new and self._is_swapped(members) else 0),
+            before.disk + (seconds if any(stat.state == "D" for stat in members.values()) else 0.0),
+            sum(proc.parse_schedstat(text) for text in schedules if text),
+        )
+        return self._waits[rank]
+
+    def _is_swapped(self, pids: Iterable[int]) -> bool:
+        texts = (self._text(f"proc/{pid}/status") or "" for pid in pids)
+        return any(proc.parse_pairs(text.replace(":", "")).get("VmSwap") for text in texts)
+
     def _find(self, now: float) -> set[int]:
         """Look for processes of this host if it is time to; return those that are new."""
         if now < self._look_at:
             return set()
+        self._cpu_files = {}
         began = time.thread_time()
         parents = {}
         for name in os.listdir(self._root / "proc"):  # noqa: PTH208 - of a machine with a thousand processes

@@ -65,11 +65,18 @@ def _quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _groups(root: Path, controller: str) -> set[str]:
-    """Return the paths of this process's groups with that controller, and of their parents; "" is the root group."""
+def cpu_files(pid: int, root: Path = Path("/")) -> list[Path]:
+    """Return the files `cpu.stat` of a process's control group and of its parents."""
+    mount = root / "sys/fs/cgroup"
+    folders = {mount / tree / group for group in _groups(root, "cpu", str(pid)) for tree in ("", "cpu")}
+    return sorted(file for folder in folders if (file := folder / "cpu.stat").exists())
+
+
+def _groups(root: Path, controller: str, pid: str = "self") -> set[str]:
+    """Return the paths of a process's groups with that controller, and of their parents; "" is the root group."""
     groups = {""}
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / f"proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
         return groups
     for line in lines:

@@ -56,6 +56,8 @@ _RECORDERS = {
     "keras": "herringbone_parallel.tensorflow.fingerprints",
     "mxnet": "herringbone_parallel.mxnet.fingerprints",
 }
+# Notes the ends of steps where torch records the collective operations in between.
+_STEP_TIMES = "herringbone_entry.ranks.recorder.step_times"
 
 
 def install(listen: str, orders: str, trainer_hooks: str) -> None:
@@ -76,6 +78,8 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
     sys.meta_path.insert(0, AfterImport("keras", partial(_watch, _KERAS)))
     if orders and sys.platform == "linux":
         sys.meta_path.insert(0, ListenerStart(orders))
+        if os.environ.get(next(iter(attach.RECORDER)), "0") != "0":
+            sys.meta_path.insert(0, AfterImport("torch.optim.optimizer", partial(_watch, _STEP_TIMES)))
     if listen:
         sys.meta_path.insert(0, store_finder(listen))
     if trainer_hooks:

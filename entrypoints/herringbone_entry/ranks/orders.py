@@ -26,7 +26,8 @@ from herringbone_contract.files import write_whole
 # members of the answer.
 _MODULES = {
     "debug": "herringbone_entry.ranks.debugger",
-    "flight_record": "herringbone_entry.ranks.flight_record",
+    "entries": "herringbone_entry.ranks.recorder.entries",
+    "flight_record": "herringbone_entry.ranks.recorder.flight_record",
 }
 _MAX_ORDER_BYTES = 4096
 _WAKE_BYTES = 64

@@ -382,7 +382,7 @@ def _flight_record() -> dict[str, Any]:
     if "torch.distributed.distributed_c10d" not in sys.modules:
         return {}
     try:
-        from herringbone_entry.ranks import flight_record
+        from herringbone_entry.ranks.recorder import flight_record
     except ImportError:  # the package was removed while the job ran
         return {}
     return flight_record.dump(failed=True)

@@ -2,7 +2,6 @@
 
 `hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
 the order `stacks`       stacks   to the coordinator, one message per rank
-ranks report steps       steps    to the coordinator, at most once a second
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone_contract.events.format import parse
 from herringbone_contract.masking import printable
 from herringbone_entry.host_context import HostContext
+from herringbone_entry.supervisor.host_steps import HostSteps
 from herringbone_entry.supervisor.rank_orders import RankOrder
 from herringbone_entry.watch import activity, collect
 from herringbone_entry.watch.fold import place_of
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
 # Reports per `hang_timeout`, and the longest time between two.
 _REPORTS, _MAX_PERIOD_SECONDS = 8, 15.0
-_STEPS_PERIOD_SECONDS = 1.0
 # Between two messages: one link's buffer must not fill up, which would look like a lost host.
 _PAUSE_SECONDS = 0.01
 _MAX_SOURCE_CHARS = 120
-_MAX_STEP_TIMES = 100
 # Kinds of events that ranks send. The observer's own, such as samples, say nothing about progress.
 _SIGNS_OF_LIFE = ("metric", "metrics", "progress", "steps", "timeline")
 # A rank whose other thread holds the GIL gives no record.
@@ -45,11 +43,11 @@ class HostWatch:
     def __init__(self, context: HostContext, ranks: RankGroup) -> None:
         self._context, self._ranks = context, ranks
         self._moved_at = time.monotonic()
+        self.steps = HostSteps(context, ranks)
         # The last reading of what the ranks have done, and when each was last seen at work.
         self._work: tuple[float, dict[int, activity.Work]] | None = None
         self._worked_at: dict[int, float] = {}
         self._starved_at = float("-inf")
-        self._steps: dict[int, list[float]] = {}
 
     def watch(self, hang_timeout: float, *, is_chosen: bool) -> None:
         """Report from now on how long no rank has moved."""
@@ -133,28 +131,14 @@ class HostWatch:
             self._context.loop.later(_PAUSE_SECONDS, lambda: self._send(results))
 
     def take_events(self, lines: bytes) -> None:
-        """Take events of the ranks: they have moved, and the steps of one may be slower than the others'."""
-        for line in lines.splitlines():
-            event = parse(line)
-            if event is None or event["kind"] not in _SIGNS_OF_LIFE:
-                continue
-            self._moved_at = time.monotonic()
+        """Take events of the observer: ranks have moved, have taken steps, or have waited for something."""
+        for event in filter(None, map(parse, lines.splitlines())):
+            if event["kind"] in _SIGNS_OF_LIFE:
+                self._moved_at = time.monotonic()
             if event["kind"] == "steps":
-                self._take_steps(event)
-
-    def _take_steps(self, event: Mapping[str, Any]) -> None:
-        # Without the waits for other ranks, where the library tells: those make all steps as long as the slowest.
-        rank, seconds = event.get("rank"), event.get("own") or event.get("seconds")
-        if not isinstance(rank, int) or not isinstance(seconds, list):
-            return
-        if not self._steps:
-            self._context.loop.later(_STEPS_PERIOD_SECONDS, self._report_steps)
-        times = [float(each) for each in seconds if isinstance(each, (int, float))]
-        self._steps[rank] = (self._steps.get(rank, []) + times)[-_MAX_STEP_TIMES:]
-
-    def _report_steps(self) -> None:
-        self._context.report({"kind": "steps", "seconds": {str(rank): times for rank, times in self._steps.items()}})
-        self._steps = {}
+                self.steps.take_steps(event)
+            elif event["kind"] == "sample":
+                self.steps.take_sample(event)
 
 
 def _report(number: str, rank: int, found: dict[str, Any] | None, code: str) -> dict[str, Any]:

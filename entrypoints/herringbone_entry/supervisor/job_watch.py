@@ -1,27 +1,28 @@
-"""The coordinator's part in watching the job: it finds a hang, a rank that keeps the others waiting, a straggler.
+"""The coordinator's part in watching the job: it finds a hang, and a rank that keeps the others waiting.
 
 What it finds is reported; `on_fault` then decides whether the job goes on.
 
     moved          from hosts     how long no rank of the host has moved; all of them long enough: a hang
     stacks_wanted  from a host    a client asks where the ranks are
     stacks         from hosts     where a rank is; from all ranks, or after PATIENCE_SECONDS: folded and printed
-    steps          from hosts     step times, for stragglers
     record         from hosts     the last collective operations of a rank that has failed
 
-It does no I/O: orders have the first host print its results, as lines of the log and as events.
+Stragglers have a file of their own, `straggler_watch`. It does no I/O: orders have the first host print its results, as
+lines of the log and as events.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone_contract.failure import Failure
+from herringbone_entry.supervisor.straggler_watch import StragglerWatch
 from herringbone_entry.watch import flight
 from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, own_line, ranks_text
 from herringbone_entry.watch.standstill import Standstill
-from herringbone_entry.watch.stragglers import Stragglers
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Order
@@ -62,13 +63,21 @@ class JobWatch:
         order: Callable[[Order], None],
         later: Callable[[float, Callable[[], None]], object],
         on_fault: Callable[[str, Failure], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._first, self._rank_hosts = first, rank_hosts
         self._order, self._later, self._on_fault = order, later, on_fault
         # Whether a standstill would be seen: the user gave the limit, or ranks show their steps or collectives.
         self._is_sure = False
         self._standstill: Standstill | None = None
-        self._stragglers = Stragglers(len(rank_hosts))
+        self._stragglers = StragglerWatch(
+            rank_hosts,
+            first=first,
+            order=order,
+            later=lambda seconds, act: later(seconds, lambda: self._guarded(act)),
+            clock=clock,
+            on_fault=on_fault,
+        )
         self._looks: dict[str, Look] = {}
         self._num_looks = 0
         # The groups at the last hang: a longer standstill at the same places, for the same reason, is no news.
@@ -82,6 +91,8 @@ class JobWatch:
             "stacks": self._stacks,
             "stacks_wanted": self._stacks_wanted,
             "steps": self._steps,
+            "clock": self._stragglers.clock,
+            "times": self._stragglers.times,
         }
 
     def receive(self, host: str, event: Any) -> None:
@@ -251,29 +262,9 @@ class JobWatch:
             "frames": list(group.place.frames),
         }
 
-    def _steps(self, _host: str, event: Any) -> None:
-        self._is_sure = True
-        times = {int(rank): seconds for rank, seconds in event["seconds"].items()}
-        for straggler in self._stragglers.take(times):
-            host = self._rank_hosts[straggler.rank]
-            text = (
-                f"straggler: rank {straggler.rank} ({host}) needs {straggler.seconds:.3g} s for a step, "
-                f"{straggler.ratio:.2f} times the median of all ranks, {straggler.median:.3g} s, over "
-                f"{straggler.steps} steps"
-            )
-            self._order({"kind": "say", "host": self._first, "text": text})
-            self._emit(
-                {
-                    "kind": "straggler",
-                    "rank": straggler.rank,
-                    "host": host,
-                    "seconds": straggler.seconds,
-                    "median": straggler.median,
-                    "ratio": straggler.ratio,
-                    "steps": straggler.steps,
-                }
-            )
-            self._on_fault("straggler", Failure(host, straggler.rank, message=text))
+    def _steps(self, host: str, event: Any) -> None:
+        self._is_sure = self._is_sure or bool(event["seconds"])
+        self._stragglers.steps(host, event)
 
     def _emit(self, event: dict[str, Any]) -> None:
         self._order({"kind": "emit", "host": self._first, "event": event})

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from herringbone_contract.files import write_whole
@@ -24,7 +24,7 @@ REMOTE_EXEC: RemoteExec | None = getattr(sys, "remote_exec", None)
 
 
 class RankOrder:
-    """One order to the rank with a pid; `on_answer` gets the answer, or an `error`, once.
+    """One order to the rank with a pid, with `members` of its own; `on_answer` gets the answer, or an `error`, once.
 
     >>> RankOrder(loop, folder, 4711, "debug", identifier, on_answer).send(seconds=20.0)     # doctest: +SKIP
     """
@@ -38,9 +38,10 @@ class RankOrder:
         identifier: str,
         on_answer: Callable[[Answer], None],
         remote_exec: RemoteExec | None = REMOTE_EXEC,
+        members: Mapping[str, Any] = {},
     ) -> None:
         self._loop, self._folder, self._pid, self._on_answer = loop, folder, pid, on_answer
-        self._content = {"order": order, "id": f"{identifier}-{pid}"}
+        self._content = {**members, "order": order, "id": f"{identifier}-{pid}"}
         self._path = f"{folder}/order-{pid}.json"
         self._answer_path = f"{folder}/answer-{self._content['id']}.json"
         self._program_path = f"{folder}/order-{pid}.py"

@@ -1,6 +1,6 @@
 """The supervisor of a host that is ready: starts or awaits its ranks, reports their ends, obeys the coordinator.
 
-    orders    check · say · emit · stacks · start · stop · release · abort · hurry · kill · spawn · daemon_ended
+    orders    check · say · emit · stacks · clock · start · stop · release · abort · hurry · kill · spawn · daemon_ended
               finish
     events    ready · checked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
 
@@ -99,6 +99,7 @@ class RunningSupervisor:
             "say": lambda order: context.log(order["text"]),
             "emit": lambda order: context.send_event({"t": time.time(), **order["event"]}),
             "stacks": lambda order: self._host_watch().look(order["id"]),
+            "clock": lambda order: self._host_watch().steps.answer(order),
             "start": self._start,
             "stop": self._stop,
             "release": lambda _: self._ranks.release(),
@@ -180,13 +181,9 @@ class RunningSupervisor:
 
         check(order["names"], self._context, self._prepared.environment, self._membership.local_address())
 
-    def _take_events(self, lines: bytes) -> None:
-        if self._watch is not None or b'"steps"' in lines:
-            self._host_watch().take_events(lines)
-
     def _host_watch(self) -> HostWatch:
         if self._watch is None:
-            # Only for jobs that somebody looks at, or with `hang_timeout`.
+            # Only for jobs with several ranks or `hang_timeout`, or that somebody looks at.
             from herringbone_entry.supervisor.host_watch import HostWatch
 
             self._watch = HostWatch(self._context, self._ranks)
@@ -227,9 +224,10 @@ class RunningSupervisor:
             )
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
-        if layout.ranks(host.name):
-            self._context.listeners.append(self._take_events)
-            if limit := host.hang_timeout(layout.world_size):
+        limit = host.hang_timeout(layout.world_size)
+        if layout.ranks(host.name) and (limit or layout.world_size > 1):
+            self._context.listeners.append(lambda lines: self._host_watch().take_events(lines))
+            if limit:
                 self._host_watch().watch(limit, is_chosen=Key.HANG_TIMEOUT in host.steering)
         self._write_versions()
 

@@ -76,11 +76,8 @@ def start_message(
         environment |= mxnet_cluster.environment(
             "worker", rendezvous, hosts=placement.num_hosts, on_one_machine=host.on_one_machine, interface=interface
         )
-    if placement.world_size > 1 and (
-        host.hang_timeout(placement.world_size) or int(prepared.environment["SM_NUM_GPUS"])
-    ):
-        # torch then records the last collective operations. A record costs gloo up to 0.1 ms of an operation, NCCL
-        # nothing: so jobs without GPUs have it only where somebody wants to know of hangs.
+    if placement.world_size > 1:
+        # torch then records the last collective operations, for a few microseconds each.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
     if interface is not None:
         # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.

@@ -1,7 +1,7 @@
 """Compare the flight records of all ranks: the first collective operation that not all of them have entered. Pure.
 
-A record is what `ranks.flight_record.dump` returns. It holds the last operations of each process group, numbered from 1
-in the order in which the rank entered them, so the same number must be the same operation on every rank.
+A record is what `ranks.recorder.flight_record` returns: the last operations of each process group, numbered from 1 in
+the order in which the rank entered them, so the same number must be the same operation on every rank.
 """
 
 from __future__ import annotations

@@ -33,15 +33,18 @@ class Stragglers:
     >>> [straggler.rank for found in times for straggler in found]
     [2]
 
-    A rank straggles when its step took longer than RATIO times the median of all ranks, STEPS steps in a row. Steps are
-    compared by their number, so a rank's report may come later than the others'.
+    A rank straggles when its step took longer than RATIO times the median of all ranks, STEPS steps in a row, and for
+    `least` seconds. Steps are compared by their number, so a rank's report may come later than the others'. Ranks in
+    `named` have been named already.
     """
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, named: set[int] | None = None, least: float = 0.0) -> None:
         self._waiting: dict[int, list[float]] = {rank: [] for rank in range(world_size)}
-        # The slow steps in a row of each rank: its own times, and the medians.
+        # The last slow steps in a row of each rank: its own times, and the medians; and the end of the first of them.
         self._slow: dict[int, list[tuple[float, float]]] = {rank: [] for rank in range(world_size)}
-        self._named: set[int] = set()
+        self._since: dict[int, float] = {}
+        self._named = set[int]() if named is None else named
+        self._least = least
 
     def take(self, times: Mapping[int, Sequence[float]]) -> list[Straggler]:
         """Take the times in seconds of each rank's next steps; return the ranks that are found to straggle now."""
@@ -51,27 +54,35 @@ class Stragglers:
         found = []
         while all(self._waiting.values()):
             step = {rank: waiting.pop(0) for rank, waiting in self._waiting.items()}
-            found += self._judge(step)
+            found += self.judge(step)
         return found
 
-    def _judge(self, step: Mapping[int, float]) -> list[Straggler]:
-        middle = _median(list(step.values()))
+    def judge(self, step: Mapping[int, float], end: float = 0.0) -> list[Straggler]:
+        """Take the own time of each rank in one step that ended at `end`."""
+        middle = median(list(step.values()))
         found = []
         for rank, seconds in step.items():
             slow = self._slow[rank]
             if not seconds > RATIO * middle:
                 slow.clear()
                 continue
+            if not slow:
+                self._since[rank] = end
             slow.append((seconds, middle))
             del slow[:-STEPS]
-            if len(slow) == STEPS and rank not in self._named:
+            if len(slow) == STEPS and end - self._since[rank] >= self._least and rank not in self._named:
                 self._named.add(rank)
-                seconds, middle = _median([own for own, _ in slow]), _median([each for _, each in slow])
+                seconds, middle = median([own for own, _ in slow]), median([each for _, each in slow])
                 found.append(Straggler(rank, seconds, middle, STEPS))
         return found
 
 
-def _median(values: list[float]) -> float:
+def median(values: list[float]) -> float:
+    """Return the median.
+
+    >>> median([3.0, 1.0, 2.0]), median([1.0, 2.0])
+    (2.0, 1.5)
+    """
     # `statistics` would import decimal numbers and fractions.
     middle = len(values) // 2
     ordered = sorted(values)

@@ -65,9 +65,11 @@ def _text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang) -
         case Straggler():
             place = f"rank {event.rank}" + (f" on {event.host}" if event.host else "")
             if not event.seconds or not event.median:
-                return f"{place} is slower than the others"
+                return _sentence(f"{place} is slower than the others", event.why)
             times = f"{event.seconds / event.median:.1f} times as long"
-            return f"{place} takes {event.seconds:.3g} s a step, the others {event.median:.3g} s: {times}"
+            return _sentence(
+                f"{place} takes {event.seconds:.3g} s a step, the others {event.median:.3g} s: {times}", event.why
+            )
     wait = "" if event.since is None else f" for {shown_span(event.since)}"
     odd = ", ".join(map(str, event.ranks[:_MAX_GROUPS]))
     who = f"; the odd {'one is rank' if len(event.ranks) == 1 else 'ones are ranks'} {odd}" if odd else ""

@@ -162,10 +162,11 @@ class Restart(Known, tag="restart"):
 
 
 class Straggler(Known, tag="straggler"):
-    """A rank whose steps take `seconds` where the median of all ranks is `median`."""
+    """A rank whose steps take `seconds` where the median of all ranks is `median`; `why` is the cause, if known."""
 
     seconds: Number | None = None
     median: Number | None = None
+    why: str | None = None
 
 
 class Hang(Known, tag="hang"):

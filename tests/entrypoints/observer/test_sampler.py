@@ -39,6 +39,15 @@ class Machine:
         self.write(f"proc/{pid}/statm", f"999 {sum(pages)} {pages[1]} 1 0 9 0")
         self.write(f"proc/{pid}/io", f"rchar: 1\nread_bytes: {pid}\nwrite_bytes: {ticks}\n")
 
+    def waits(self, pid: int, *, waited: float = 0.0, state: str = "R", faults: int = 0, swap: int = 0) -> None:
+        stat = self.root / f"proc/{pid}/stat"
+        head, _, rest = stat.read_text().rpartition(")")
+        fields = rest.split()
+        fields[0], fields[9] = state, str(faults)
+        stat.write_text(f"{head}) {' '.join(fields)}")
+        self.write(f"proc/{pid}/schedstat", f"9 {int(waited * 1e9)} 1\n")
+        self.write(f"proc/{pid}/status", f"Name: a\nVmSwap: {swap} kB\n")
+
     def net(self, received: int, sent: int) -> None:
         counters = "\n".join(f"{name}:{received} 0 0 0 0 0 0 0 {sent} 0" for name in ("    lo", "  eth0"))
         self.write("proc/self/net/dev", f"Inter-|\n face |\n{counters}\n")
@@ -62,6 +71,24 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_sample_says_what_kept_a_rank_from_computing(machine: Machine) -> None:
+    clock = Clock()
+    machine.write("proc/70/cgroup", "1:cpu:/mine\n0::/\n")
+    machine.write("sys/fs/cgroup/cpu/mine/cpu.stat", "nr_throttled 1\nthrottled_time 1000000000\n")
+    sampler = Sampler(HostUsage(50, machine.root), {0: 70}, clock=clock, cost=lambda: 0.0)
+    clock.now = 102.0
+    machine.write("sys/fs/cgroup/cpu/mine/cpu.stat", "nr_throttled 2\nthrottled_time 1500000000\n")
+    machine.waits(71, waited=0.5, state="D", faults=80)
+    [event] = sampler.poll(1e9)
+    # Its pages were read from files: nothing of it is swapped.
+    assert {"throttled": 0.25, "disk": 1.0, "cores": 0.25}.items() <= event["ranks"]["0"].items()
+    assert "swapped" not in event["ranks"]["0"]
+    clock.now = 104.0
+    machine.waits(71, waited=0.5, faults=100, swap=64)
+    [event] = sampler.poll(1e9)
+    assert event["ranks"]["0"] == {"cpu": 0.0, "memory": 42 * PAGE, "state": "R", "swapped": 10.0}
 
 
 def test_a_sample_has_rates_of_the_hosts_own_processes(machine: Machine) -> None:
@@ -214,11 +241,22 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         return 40 + handle
 
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        return 0x41 if handle else 0x1
+
 
 def test_a_reading_that_a_gpu_lacks_is_none() -> None:
     nvml = FakeNvml()
-    assert read_gpus(nvml, visible_handles(nvml, None))[1] == Gpu(1, "H200 1", "GPU-1abc", 0.5, 10, 100, None, 41)
+    assert read_gpus(nvml, visible_handles(nvml, None))[1] == Gpu(
+        1, "H200 1", "GPU-1abc", 0.5, 10, 100, None, 41, "heat"
+    )
     assert mean_gpus([read_gpus(nvml, {0: 0})])[0]["watts"] is None
+
+
+def test_a_gpu_whose_clock_is_lowered_in_most_moments_says_why() -> None:
+    slow, idle = (read_gpus(FakeNvml(), {number: number}) for number in (1, 0))
+    assert mean_gpus([slow, idle, slow * 1])[1]["slowed"] == "heat"
+    assert "slowed" not in mean_gpus([slow, [idle[0]._replace(number=1)]])[0]
 
 
 @pytest.mark.parametrize(

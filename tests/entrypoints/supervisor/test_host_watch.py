@@ -1,5 +1,6 @@
 """One host's part in watching a job: only what ranks send is a sign of life."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,8 @@ class Host:
         self.reports, self.timers = [], []
         loop = SimpleNamespace(later=lambda *timer: self.timers.append(timer))
         context = SimpleNamespace(loop=loop, report=self.reports.append)
-        self.watch = HostWatch(context, SimpleNamespace(moved_at=0.0, pids={}))
+        self.ranks = SimpleNamespace(moved_at=0.0, pids={}, numbers=[5, 4], orders="/nowhere")
+        self.watch = HostWatch(context, self.ranks)
         self.watch._moved_at -= 100.0
 
     def quiet(self):
@@ -45,3 +47,31 @@ def test_step_times_are_reported_at_most_once_a_second():
     report()
     [steps] = host.reports
     assert (seconds, steps["kind"], steps["seconds"]) == (1.0, "steps", {"3": [0.5] * 100})
+    host.watch.take_events(encode({"kind": "steps", "t": 1.0, "rank": 3, "seconds": [0.5]}))
+    assert len(host.timers) == 2
+
+
+def test_the_order_clock_is_answered_with_the_time_and_with_what_samples_say_about_the_ranks():
+    host = Host()
+    host.ranks.pids = {4: 104, 5: 105}
+    gpus = [{"slowed": "heat"}, {}]
+    for cpu in (0.25, 0.75):
+        ranks = {"4": {"cpu": cpu, "state": "R"}, "5": {"cpu": 1.0, "state": "D", "disk": cpu}}
+        host.watch.take_events(encode({"kind": "sample", "t": 1.0, "ranks": ranks, "gpus": gpus}))
+    host.timers.clear()
+    host.watch.steps.answer({"kind": "clock", "id": 7, "steps": 0})
+    host.watch.steps.answer({"kind": "clock", "id": 8, "steps": 40})
+    for _, report in host.timers:
+        report()
+    asked, clock, first, second = host.reports
+    assert (asked["id"], clock["id"], clock["kind"], abs(clock["wall"] - time.time()) < 60.0) == (7, 8, "clock", True)
+    none = {"throttled": 0.0, "swapped": 0.0, "disk": 0.0, "cores": 0.0}
+    # No such rank takes orders.
+    assert first == {
+        "kind": "times",
+        "id": 8,
+        "rank": 4,
+        "record": None,
+        "facts": none | {"cpu": 0.5, "slowed": "heat"},
+    }
+    assert (second["rank"], second["facts"]) == (5, none | {"cpu": 1.0, "disk": 0.5, "slowed": ""})

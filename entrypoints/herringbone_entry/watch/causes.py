@@ -1,0 +1,52 @@
+"""Say why a rank is slower than the others, by what its host's observer has seen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from herringbone_entry.watch.stragglers import median
+
+# A wait explains a slow rank when it takes this share of the time more than in the other ranks.
+_SHARE = 0.1
+_TRACE = 0.01
+# Readings meet a wait for a disk by chance.
+_DISK_SHARE = 0.2
+_SWAPPED_PAGES = 20.0
+_CORES = 0.15
+
+
+def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Return the reason of a slow rank in words, "" where nothing tells; `others` are the facts of the other ranks.
+
+    >>> cause({"cpu": 0.3, "throttled": 0.6}, [{"cpu": 0.5}, {"cpu": 0.5}])
+    'its control group limits its CPU time, in 60 % of the time'
+
+    Facts are the means of `ranks` in samples (`events.format`), and `slowed` of its GPU.
+    """
+    if not facts or not others:
+        return ""
+
+    def more(name: str) -> float:
+        return float(facts.get(name, 0.0)) - median([float(other.get(name, 0.0)) for other in others])
+
+    def share(*names: str) -> str:
+        return f"in {min(1.0, max(facts.get(name, 0.0) for name in names)) * 100:.0f} % of the time"
+
+    # Linux 6.18 counts a part of the time in the group's own file, and all of it as a wait for a core.
+    if more("throttled") > _SHARE or (more("throttled") > _TRACE and more("cores") > _SHARE):
+        return f"its control group limits its CPU time, {share('throttled', 'cores')}"
+    if more("swapped") > _SWAPPED_PAGES:
+        return f"it reads {facts['swapped']:.0f} pages a second back from swap"
+    if more("disk") > _DISK_SHARE:
+        return f"it waits for a disk, {share('disk')}"
+    if more("cores") > _SHARE:
+        return f"other processes use its cores, {share('cores')}"
+    if facts.get("slowed") and sum(bool(other.get("slowed")) for other in others) * 2 < len(others):
+        return f"its GPU has lowered its clock because of {facts['slowed']}"
+    if more("cpu") > _CORES:
+        usual = facts["cpu"] - more("cpu")
+        return f"it computes more: {facts['cpu']:.2f} cores, the others {usual:.2f}"
+    if facts.get("cpu", 1.0) < 1 - _SHARE:
+        return "it waits and uses no CPU meanwhile: a sleep, a lock, the network"
+    return ""

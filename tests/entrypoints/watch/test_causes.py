@@ -1,0 +1,36 @@
+"""The cause of a slow rank, from literal facts."""
+
+import pytest
+
+from herringbone_entry.watch.causes import cause
+
+USUAL = {"cpu": 0.5, "throttled": 0.0, "swapped": 0.0, "disk": 0.05, "cores": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"cpu": 0.3, "throttled": 0.6, "cores": 0.6}, "its control group limits its CPU time, in 60 % of the time"),
+        ({"cpu": 0.3, "throttled": 0.05, "cores": 0.7}, "its control group limits its CPU time, in 70 % of the time"),
+        ({"swapped": 900.0, "disk": 0.9}, "it reads 900 pages a second back from swap"),
+        ({"disk": 0.45}, "it waits for a disk, in 45 % of the time"),
+        ({"cores": 0.5}, "other processes use its cores, in 50 % of the time"),
+        ({"slowed": "heat", "cpu": 0.9}, "its GPU has lowered its clock because of heat"),
+        ({"cpu": 0.9}, "it computes more: 0.90 cores, the others 0.50"),
+        ({"cpu": 0.4}, "it waits and uses no CPU meanwhile: a sleep, a lock, the network"),
+        # All of its time is computing, as in the others that wait busily.
+        ({"cpu": 1.0}, ""),
+    ],
+)
+def test_the_first_wait_that_the_others_do_not_have_is_the_cause(facts, text):
+    others = [USUAL, USUAL] if facts != {"cpu": 1.0} else [{**USUAL, "cpu": 1.0}]
+    assert cause({**USUAL, **facts}, others) == text
+
+
+def test_what_all_ranks_have_is_no_cause():
+    busy = {**USUAL, "cpu": 1.0, "throttled": 0.5, "disk": 0.6, "cores": 0.7, "slowed": "heat"}
+    assert cause(busy, [busy, busy]) == ""
+
+
+def test_without_facts_there_is_no_cause():
+    assert cause({}, [USUAL]) == cause(USUAL, []) == ""
