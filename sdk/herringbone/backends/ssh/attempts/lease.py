@@ -1,0 +1,269 @@
+"""The lease of a job whose machines retry it by themselves: who decides, and until when a machine may run ranks. Pure.
+
+    every pulse   Ask -----> each other machine     a candidate asks for votes; a holder renews them in the same way
+                  <----- Answer                     a grant promises the candidate `seconds` of this machine's clock
+
+A candidate with a quorum of grants holds the lease: `seconds`, counted from the *sending* of its asks. A voter counts
+from the *arrival*, which is later, so no other candidate finds a quorum before the lease of the first one has ended.
+Each answer has the voter's clock, and the holder's next ask returns it (`echo`): the voter may run ranks for `seconds`
+from that moment on, however late the ask arrives (`permit`). An entry, the job's newest attempt, counts once a quorum
+has it. A new holder takes the newest entry of its quorum, as in Paxos, and records it anew under its own term.
+
+Clocks are arguments, in seconds since any moment, and count while a machine is suspended. A machine that restarts has
+no state, and so it never takes part again. Decision 069 has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+# A lease ends this part of its length early for its holder: clocks of machines do not run equally fast.
+_DRIFT = 0.1
+# Asks go out this often in a lease, so that three lost ones end none.
+PULSES = 8
+# A candidate that has not found a quorum gives up after this part of a lease, and others have their turn.
+_BID = 0.5
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """The agreement of the machines: attempt number `attempt`, which `value` describes.
+
+    The holder of `term` has recorded it, as its entry number `number`.
+    """
+
+    term: int = 0
+    number: int = 0
+    attempt: int
+    value: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The order of entries: a later one replaces an earlier one, and never the reverse."""
+        return self.term, self.number
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate's request for a vote.
+
+    `entry` is its entry once it holds the lease, and `committed` says that a quorum has it. `echo` is the voter's own
+    clock, from its last answer; None while the candidate does not hold the lease.
+    """
+
+    term: int
+    candidate: str
+    entry: Entry | None = None
+    committed: bool = False
+    echo: float | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A voter's answer.
+
+    `term` is the highest that it knows, `clock` its clock, and `entry` its newest. `runs` is the number of the oldest
+    attempt that has ranks there, 0 for none. `stopping` says that the user has asked that machine to stop the job.
+    """
+
+    granted: bool
+    term: int
+    clock: float
+    entry: Entry
+    runs: int = 0
+    stopping: bool = False
+
+
+def is_quorum(members: Sequence[str], votes: Collection[str]) -> bool:
+    """Report whether votes decide: those of more than half of the machines, or of half of them with the first one.
+
+    >>> is_quorum(["a", "b", "c"], {"b", "c"}), is_quorum(["a", "b"], {"a"}), is_quorum(["a", "b"], {"b"})
+    (True, True, False)
+
+    Two quorums always have a machine in common.
+    """
+    return 2 * len(votes) + (members[0] in votes) > len(members)
+
+
+class Member:
+    """One machine's part in the lease: it votes, and it asks for votes when it hears of no holder.
+
+    >>> member = Member("a", ["a"], seconds=30.0, value={}, now=0.0)
+    >>> member.asks(0.0), member.holds(26.0), member.holds(27.0)
+    ({}, True, False)
+
+    `seconds` is the length of a lease and of a permit. `permit` is the time until which this machine may run ranks,
+    those of the attempt of its `entry` alone. `runs` and `stopping` are for its answers.
+    """
+
+    def __init__(self, name: str, members: Sequence[str], *, seconds: float, value: dict[str, Any], now: float) -> None:
+        self.name, self.members, self.seconds = name, tuple(members), seconds
+        self.entry = self.committed = Entry(attempt=1, value=value)
+        self.permit = now + seconds
+        self.runs, self.stopping = 0, False
+        # The vote: the term and the candidate that it was given to, and when that ends.
+        self._voted_term, self._voted_for, self._voted_until = 0, "", now
+        self._highest_term = 0
+        # The bid: its term, 0 without one; the others are of this bid alone.
+        self.term, self._began = 0, 0.0
+        self.held_since: float | None = None
+        self._grants: dict[str, float] = {}
+        self._answered: dict[str, float] = {}
+        self._answers: dict[str, Answer] = {}
+        self._newest = self.entry
+        # The first machine stands at once, and each later one after it, so that votes are seldom split.
+        self._failures = 0
+        self._stands_at = now if name == members[0] else now + seconds + self._turn
+
+    @property
+    def _turn(self) -> float:
+        """The pause before a bid: a candidate that has failed lets all others stand before it tries again."""
+        place = self.members.index(self.name) + len(self.members) * min(self._failures, 4)
+        return place * self.seconds / PULSES
+
+    def asks(self, now: float) -> dict[str, Ask]:
+        """Return the asks to send now, by machine; call it every `seconds / PULSES`."""
+        is_late = now > self._began + _BID * self.seconds
+        if self.term and not self.holds(now) and (self.held_since is not None or is_late):
+            self._give_up(now)
+        if not self.term and (now < self._stands_at or not self._stand(now)):
+            return {}
+        held = self.holds(now)
+        if held:
+            self.permit = now + self.seconds
+        self._voted_until = now + self.seconds
+        self._grants[self.name] = now
+        self._settle(now)
+        others = [member for member in self.members if member != self.name]
+        clocks = {member: answer.clock for member, answer in self._answers.items()} if held else {}
+        return {member: self._ask(clocks.get(member)) for member in others}
+
+    def hear(self, ask: Ask, now: float) -> Answer:
+        """Answer another machine's ask."""
+        self._highest_term = max(self._highest_term, ask.term)
+        is_known = ask.candidate == self._voted_for
+        granted = ask.term >= self._voted_term if is_known else ask.term > self._voted_term and now >= self._voted_until
+        if granted:
+            self._voted_term, self._voted_for, self._voted_until = ask.term, ask.candidate, now + self.seconds
+            self._failures = 0
+            self._stop_bidding()
+            self._stands_at = now + self.seconds + self._turn
+            if ask.entry is not None and ask.entry.key >= self.entry.key:
+                self.entry = ask.entry
+                if ask.committed:
+                    self.committed = ask.entry
+            if ask.echo is not None:
+                self.permit = max(self.permit, ask.echo + self.seconds)
+        return self._answer(now, granted=granted)
+
+    def take(self, member: str, ask: Ask, answer: Answer, *, sent: float, now: float) -> None:
+        """Take a machine's answer to an ask that was sent at `sent`."""
+        self._highest_term = max(self._highest_term, answer.term)
+        # An answer to an earlier bid says nothing about this one.
+        if not answer.granted or ask.term != self.term:
+            return
+        self._grants[member] = max(sent, self._grants.get(member, sent))
+        self._answered[member] = now
+        if member not in self._answers or self._answers[member].clock <= answer.clock:
+            self._answers[member] = answer
+        self.stopping = self.stopping or answer.stopping
+        if self.held_since is None:
+            self._newest = max(self._newest, answer.entry, key=lambda entry: entry.key)
+        self._settle(now)
+
+    def holds(self, now: float) -> bool:
+        """Report whether this machine holds the lease."""
+        if self.held_since is None:
+            return False
+        valid = (1 - _DRIFT) * self.seconds
+        return is_quorum(self.members, {member for member, sent in self._grants.items() if now < sent + valid})
+
+    def follows(self, candidate: str, term: int) -> bool:
+        """Report whether this machine's vote is that candidate's: it follows nobody else, and no older term."""
+        return (self._voted_for, self._voted_term) == (candidate, term)
+
+    def record(self, attempt: int, value: dict[str, Any]) -> None:
+        """Propose a new entry; only the holder may. It counts once it `is_recorded`."""
+        assert self.held_since is not None
+        number = self.entry.number + 1 if self.entry.term == self.term else 1
+        self.entry = Entry(term=self.term, number=number, attempt=attempt, value=value)
+
+    @property
+    def has_entry(self) -> set[str]:
+        """The machines that have this holder's entry."""
+        others = {member for member, answer in self._answers.items() if answer.entry.key == self.entry.key}
+        return {self.name, *others} if self.entry.term == self.term else set()
+
+    @property
+    def is_recorded(self) -> bool:
+        """Report whether a quorum has this holder's entry, so that every later holder will know of it."""
+        return is_quorum(self.members, self.has_entry)
+
+    def is_clear(self, member: str, now: float, margin: float) -> bool:
+        """Report whether a machine runs no ranks of an earlier attempt than this holder's, and will start none.
+
+        It says so itself; or it is cut off, and its last permit is over. That was from before its last answer, or from
+        a holder before this one. `margin` is the time that the machine needs to end its ranks.
+        """
+        if self.held_since is None:
+            return False
+        runs = self.runs if member == self.name else self._answers[member].runs if member in self._answers else 0
+        if member in self.has_entry and runs in (0, self.entry.attempt):
+            return True
+        answered = max(self._answered.get(member, self.held_since), self.held_since)
+        return now >= answered + self.seconds + margin
+
+    def may_start(self, candidate: str, term: int, attempt: int, now: float) -> bool:
+        """Report whether this machine may start the ranks of an attempt for a holder."""
+        return (
+            self.follows(candidate, term)
+            and attempt == self.entry.attempt
+            and self.runs in (0, attempt)
+            and now < self.permit
+        )
+
+    def _answer(self, now: float, *, granted: bool) -> Answer:
+        return Answer(
+            granted=granted,
+            term=self._highest_term,
+            clock=now,
+            entry=self.entry,
+            runs=self.runs,
+            stopping=self.stopping,
+        )
+
+    def _ask(self, echo: float | None) -> Ask:
+        entry = self.entry if self.held_since is not None else None
+        committed = entry is not None and self.is_recorded
+        return Ask(term=self.term, candidate=self.name, entry=entry, committed=committed, echo=echo)
+
+    def _stand(self, now: float) -> bool:
+        """Begin a bid, if this machine's own vote is free."""
+        if now < self._voted_until and self._voted_for != self.name:
+            return False
+        self._highest_term += 1
+        self.term, self._began, self.held_since = self._highest_term, now, None
+        self._voted_term, self._voted_for = self.term, self.name
+        self._grants, self._answered, self._answers = {}, {}, {}
+        self._newest = self.entry
+        return True
+
+    def _settle(self, now: float) -> None:
+        """Hold the lease once a quorum has granted it, with the newest entry that any of them has."""
+        if self.held_since is None and is_quorum(self.members, self._grants):
+            self.held_since = now
+            if self.holds(now):
+                self._failures = 0
+                self.record(self._newest.attempt, self._newest.value)
+            else:
+                self.held_since = None
+        if self.held_since is not None and self.is_recorded:
+            self.committed = self.entry
+
+    def _give_up(self, now: float) -> None:
+        self._failures += 1
+        self._stop_bidding()
+        self._stands_at = now + self._turn
+
+    def _stop_bidding(self) -> None:
+        self.term, self.held_since = 0, None

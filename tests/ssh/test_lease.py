@@ -1,0 +1,157 @@
+"""Tests of the lease by which machines retry a job by themselves: by literals, and in a simulated network."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from herringbone.backends.ssh.attempts.lease import Ask, Entry, Member, is_quorum
+
+from .lease_network import SECONDS, Network, newest
+
+ABC = ["a", "b", "c"]
+
+
+def member(name, now=0.0, names=ABC):
+    return Member(name, names, seconds=8.0, value={}, now=now)
+
+
+def elect(first, *others, now=0.0):
+    """Have one machine win the votes of others at a moment, and give them its entry."""
+    for _ in range(3):
+        asks = first.asks(now)
+        for other in others:
+            first.take(other.name, asks[other.name], other.hear(asks[other.name], now), sent=now, now=now)
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_two_quorums_always_have_a_machine_in_common(count):
+    names = [f"m{number}" for number in range(count)]
+    votes = [set(chosen) for size in range(count + 1) for chosen in combinations(names, size)]
+    quorums = [chosen for chosen in votes if is_quorum(names, chosen)]
+    assert all(one & other for one in quorums for other in quorums)
+    # And of each division in two, one part decides.
+    assert all(is_quorum(names, chosen) != is_quorum(names, set(names) - chosen) for chosen in votes)
+
+
+def test_the_first_machine_holds_the_lease_at_once_and_the_others_run_by_its_permits():
+    a, b, c = map(member, ABC)
+    assert b.asks(0.0) == {}
+    elect(a, b, now=1.0)
+    assert (a.holds(1.0), a.is_recorded, a.has_entry) == (True, True, {"a", "b"})
+    assert b.committed == a.entry == Entry(term=1, number=1, attempt=1, value={})
+    # What the ask returns is the voter's own clock, so an ask that arrives late permits no more.
+    b.hear(Ask(term=1, candidate="a", echo=1.0), 7.0)
+    assert (b.permit, c.permit) == (9.0, 8.0)
+    # The holder's time ends before its voters may vote for another one.
+    assert (a.holds(8.1), a.holds(8.3)) == (True, False)
+    assert not b.hear(Ask(term=9, candidate="c"), 14.9).granted
+    assert b.hear(Ask(term=9, candidate="c"), 15.0).granted
+
+
+def test_a_later_holder_goes_on_with_what_a_quorum_had_and_the_earlier_one_is_refused():
+    a, b, c = map(member, ABC)
+    elect(a, b, c)
+    a.record(2, {"machines": ["b"]})
+    asks = a.asks(1.0)
+    assert not a.is_recorded
+    a.take("b", asks["b"], b.hear(asks["b"], 1.0), sent=1.0, now=1.0)
+    assert a.is_recorded
+    # c has not heard of the second attempt, and nobody hears of a any more.
+    elect(c, b, now=20.0)
+    assert c.holds(20.0)
+    assert (c.entry.attempt, c.entry.value, c.entry.term) == (2, {"machines": ["b"]}, 2)
+    assert not b.hear(asks["b"], 20.1).granted
+    assert (b.follows("a", 1), b.follows("c", 2)) == (False, True)
+
+
+def test_an_older_entry_of_the_same_holder_replaces_nothing():
+    b = member("b")
+    old, new = (Entry(term=3, number=number, attempt=number, value={}) for number in (1, 2))
+    b.hear(Ask(term=3, candidate="a", entry=new, committed=True), 1.0)
+    b.hear(Ask(term=3, candidate="a", entry=old, committed=True), 2.0)
+    assert b.entry == b.committed == new
+
+
+def test_a_machine_is_clear_when_it_says_so_or_a_permit_and_a_margin_after_its_last_answer():
+    a, b, c = map(member, ABC)
+    b.runs = 1
+    elect(a, b, now=1.0)
+    a.record(2, {})
+    for now, clear in ((3.0, False), (4.0, True)):
+        asks = a.asks(now)
+        a.take("b", asks["b"], b.hear(asks["b"], now), sent=now, now=now)
+        assert a.is_clear("b", now, 2.0) is clear
+        b.runs = 0
+    assert [a.is_clear("c", now, 2.0) for now in (10.9, 11.0)] == [False, True]
+    # An answer starts the time anew, until it has the entry.
+    c.runs = 1
+    a.take("c", asks["c"], c.hear(asks["c"], 4.0), sent=4.0, now=4.5)
+    assert [a.is_clear("c", now, 2.0) for now in (11.0, 14.4, 14.5)] == [False, False, True]
+
+
+def test_a_machine_starts_only_the_newest_attempt_that_it_knows_for_the_holder_that_it_follows():
+    b = member("b")
+    b.hear(Ask(term=3, candidate="a", entry=Entry(term=3, number=2, attempt=2, value={}), echo=1.0), 2.0)
+    assert b.may_start("a", 3, 2, 8.9)
+    refused = [("a", 3, 2, 9.0), ("a", 3, 1, 2.0), ("a", 3, 3, 2.0), ("a", 2, 2, 2.0), ("c", 3, 2, 2.0)]
+    assert [b.may_start(*one) for one in refused] == [False] * 5
+    b.runs = 1
+    assert not b.may_start("a", 3, 2, 2.0)
+
+
+def test_of_two_machines_the_second_never_decides_alone():
+    b = member("b", names=["a", "b"])
+    for now in range(100):
+        b.asks(float(now))
+        assert not b.holds(float(now))
+
+
+def test_a_bid_that_fails_leaves_the_others_their_turn():
+    # The votes of b and c arrive, and their answers do not.
+    a, b, c = map(member, ABC)
+    for now in range(200):
+        asks = a.asks(float(now))
+        for other in (b, c):
+            if other.name in asks:
+                other.hear(asks[other.name], float(now))
+        asks = b.asks(float(now))
+        if "c" in asks:
+            b.take("c", asks["c"], c.hear(asks["c"], float(now)), sent=float(now), now=float(now))
+    assert b.holds(199.0)
+
+
+def disturbed(seed, count):
+    """Return a network after a random schedule of cut directions, lost messages and faults, whole again at its end."""
+    network = Network(count, seed)
+    pairs = [(one, other) for one in network.machines for other in network.machines if one != other]
+    for _ in range(12):
+        network.slow = network.random.choice([0.05, 0.3, 4.0])
+        network.cut = {pair for pair in pairs if network.random.random() < network.random.choice([0.0, 0.3, 0.6])}
+        network.run(network.random.uniform(0.5, 3) * SECONDS)
+        network.fail()
+    network.cut.clear()
+    network.slow = 0.1
+    return network
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("seed", range(12))
+def test_never_two_holders_nor_two_attempts_and_progress_once_a_majority_is_back(seed, count):
+    network = disturbed(seed, count)
+    before = newest(network).attempt
+    # Of three and more, the first machine stays away for good.
+    if count > 2:
+        network.dead.add("m0")
+    for _ in range(12):
+        network.run(2 * SECONDS)
+        network.fail()
+    assert newest(network).attempt >= before + 3
+    # An attempt is begun in the order of the numbers, also by several holders.
+    assert network.attempts == sorted(network.attempts)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 6))
+def test_any_schedule_is_safe(seed, count):
+    disturbed(seed, count)
