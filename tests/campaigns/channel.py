@@ -27,10 +27,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from herringbone_contract.channel.session import session
 from herringbone_entry.channel.address import UnixAddress
 from herringbone_entry.channel.channel import Connector, Link, Listener
 from herringbone_entry.channel.frames import Wire
-from herringbone_entry.channel.session import session
 from herringbone_entry.event_loop import Loop
 from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 

@@ -27,9 +27,9 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from herringbone_contract.channel.session import proof, session
 from herringbone_entry.channel.address import Address
 from herringbone_entry.channel.frames import Message, Wire, WireError
-from herringbone_entry.channel.session import session
 from herringbone_entry.event_loop import Loop
 
 MISSED_HEARTBEATS = 3
@@ -44,14 +44,6 @@ _CHALLENGE_BYTES = 32
 _CHALLENGE = re.compile(f"[0-9a-f]{{{2 * _CHALLENGE_BYTES}}}")
 # `accept` reports these when the process or the machine has no room for another connection, which stays in the queue.
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-def proof(key: bytes, role: str, host: str, theirs: str, ours: str) -> str:
-    """Return the answer to a challenge that only a holder of the key can compute.
-
-    The role is part of it: otherwise a client could send the first host's own proof back to it as its own.
-    """
-    return hmac.digest(key, f"{role}\0{host}\0{theirs}\0{ours}".encode(), "sha256").hex()
 
 
 def _challenge_of(message: Message) -> str:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Session(Protocol):
-        """The keys of a connection between hosts, as `channel.session` has them."""
+        """The keys of a connection between hosts, as the contract's `channel.session` has them."""
 
         def seal(self, body: bytes) -> bytes:
             """Return what goes over the wire for a body."""
 
         def open(self, frame: bytes) -> bytes:
-            """Return the body of what came over the wire. Raises `WireError`."""
+            """Return the body of what came over the wire. Raises `SealError`."""
 
 
 Message = dict[str, Any]
@@ -153,7 +153,7 @@ class Wire:
         body = bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + length])
         del self._buffer[: _LENGTH_BYTES + length]
         if self._session is not None:
-            body = self._session.open(body)
+            body = self._opened(self._session, body)
         try:
             message = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -162,3 +162,13 @@ class Wire:
         if not isinstance(message, dict):
             raise WireError(f"not an object: {body[:40]!r}")
         return message
+
+    @staticmethod
+    def _opened(session: Session, frame: bytes) -> bytes:
+        # Imported here: ranks have no session, and pay for each import.
+        from herringbone_contract.channel.session import SealError
+
+        try:
+            return session.open(frame)
+        except SealError as error:
+            raise WireError(str(error)) from error

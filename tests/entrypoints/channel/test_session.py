@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from herringbone_contract.channel.session import MAC_BYTES, SealError, session
 from herringbone_entry.channel.address import UnixAddress
 from herringbone_entry.channel.channel import Connector, Link, Listener
-from herringbone_entry.channel.frames import Wire, WireError
-from herringbone_entry.channel.session import MAC_BYTES, session
+from herringbone_entry.channel.frames import Wire
 from herringbone_entry.channel.unix_socket import listen
 from herringbone_entry.event_loop import Loop
 
@@ -42,10 +42,10 @@ def test_a_frame_that_was_changed_made_moved_or_sent_back_is_refused() -> None:
     wrong = [flipped(one, index) for index in range(len(one))]
     wrong += [two, one[:-1], one + b"x", one[:MAC_BYTES], b"", SPAWN, strangers, earlier, another, host.seal(b"one")]
     for frame in wrong:
-        with pytest.raises(WireError, match="that the other host did not send"):
+        with pytest.raises(SealError, match="that the other host did not send"):
             pair()[1].open(frame)
     assert [host.open(one), host.open(two)] == [b"one", b"two"]
-    with pytest.raises(WireError):
+    with pytest.raises(SealError):
         host.open(two)
 
 

@@ -1,22 +1,32 @@
-"""The keys of one connection of the control channel: they seal each frame that goes, and check each one that comes.
+"""Proofs and keys of a connection between a job's machines: they seal each frame that goes, and check each that comes.
 
     frame = length (4 bytes) | MAC (32 bytes) | JSON
     MAC   = HMAC-SHA256(key of this direction, number of the frame in this direction (8 bytes) | JSON)
 
 The keys come from the job's secret and from both challenges of the handshake. So a frame of another connection, of the
 other direction or of another place in the row does not fit, and nobody without the secret can make one that does. The
-MAC does not hide what a frame says. Jobs with one host never import this module. Decision 032 has the reasons.
+MAC does not hide what a frame says. Supervisors use it, and keepers of `ssh:`. Decision 032 has the reasons.
 """
 
 from __future__ import annotations
 
 import hmac
 
-from herringbone_entry.channel.frames import WireError
-
 MAC_BYTES = 32
 _NUMBER_BYTES = 8
 _HASH = "sha256"
+
+
+class SealError(Exception):
+    """A frame that the other side did not send at this place, or a proof that is wrong."""
+
+
+def proof(key: bytes, role: str, host: str, theirs: str, ours: str) -> str:
+    """Return the answer to a challenge that only a holder of the key can compute.
+
+    The role is part of it: otherwise a client could send the first host's own proof back to it as its own.
+    """
+    return hmac.digest(key, f"{role}\0{host}\0{theirs}\0{ours}".encode(), _HASH).hex()
 
 
 class Session:
@@ -39,11 +49,11 @@ class Session:
         return mac + body
 
     def open(self, frame: bytes) -> bytes:
-        """Return the body of the next frame. Raises `WireError` when somebody else made, changed or moved the frame."""
+        """Return the body of the next frame. Raises `SealError` when somebody else made, changed or moved the frame."""
         mac, body = frame[:MAC_BYTES], frame[MAC_BYTES:]
         # `compare_digest` takes the same time for every wrong MAC, so that its duration reveals no prefix.
         if not hmac.compare_digest(mac, _mac(self._receiving_key, self._received, body)):
-            raise WireError("a frame that the other host did not send: something between the hosts changes their bytes")
+            raise SealError("a frame that the other host did not send: something between the hosts changes their bytes")
         self._received += 1
         return body
 
