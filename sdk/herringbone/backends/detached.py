@@ -344,6 +344,7 @@ def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
         "compress": not plan.options.disable_output_compression,
         "s3": None,
         "pipes": None,
+        "permit": None,
     }
 
 

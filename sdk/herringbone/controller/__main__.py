@@ -48,6 +48,7 @@ def parse_config(text: bytes) -> ControllerConfig:
     config.setdefault("claim", None)
     config.setdefault("s3", None)
     config.setdefault("pipes", None)
+    config.setdefault("permit", None)
     return config
 
 

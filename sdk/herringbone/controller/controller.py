@@ -25,6 +25,7 @@ import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
 from herringbone.controller.hosts import Conclusion, Host
+from herringbone.controller.permit import Permit
 from herringbone.controller.silence import Step
 from herringbone.controller.standstills import Standstills
 from herringbone.system.descriptors import CONTROLLER_SIGNALS, REQUEST_SIGNAL
@@ -69,6 +70,7 @@ class Controller:
         self._load_at = _NEVER
         self._standstills = Standstills(config["logs"])
         self._touch_at = time.monotonic() + _TOUCH_SECONDS if config["claim"] else _NEVER
+        self._permit = Permit(config["permit"])
         self._stopped = False
         self._max_run_over = False
         # Set by `run`: the descriptor on which the numbers of signals arrive.
@@ -103,6 +105,7 @@ class Controller:
             self._end_pipes()
             self._look_for_standstill(at_once=True)
             self._site.collect()
+            self._permit.leave_if_ended()
             conclusion = self._conclude()
             if conclusion is not Conclusion.RESTART:
                 self._pipes.remove()
@@ -291,6 +294,7 @@ class Controller:
         """Return the seconds until the next deadline, None when there is none."""
         nearest = min(
             *(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at),
+            self._permit.due,
             *(host.silence.due for host in self._living),
             self._standstills.due if any(host.pid for host in self._living) else _NEVER,
         )
@@ -310,7 +314,7 @@ class Controller:
             self._stop(self._grace)
         if now >= self._stop_at:
             self._stop(self._grace)
-        if now >= self._kill_at:
+        if now >= self._kill_at or self._permit.ends():
             self._kill()
         for host in self._living:
             if now >= host.silence.due:

@@ -77,6 +77,13 @@ class ClaimConfig(TypedDict):
     devices: list[str]
 
 
+class PermitConfig(TypedDict):
+    """The file in which a machine's keeper writes how long ranks may run, and the seconds without that file."""
+
+    path: str
+    seconds: float
+
+
 class S3Config(TypedDict):
     """Addresses in S3 that the job writes to; `herringbone.s3.sync.SyncOrder` has the same members.
 
@@ -112,6 +119,7 @@ class ControllerConfig(TypedDict):
     `s3`: what the job writes to S3; None for nothing.
     `pipes`: the channels that scripts read from FIFOs; None for none.
     `claim`: the devices that no other job may use meanwhile; None for a job that has claimed none.
+    `permit`: ends the ranks of a host whose machine is cut off; None where a client decides on retries.
     `output`: the folder for packed results; None when another process fetches and packs them. `compress`: pack into
     archives, not folders.
     `real_output`: the path of `output` without links, as it was when the job was submitted; None where it is not
@@ -140,3 +148,4 @@ class ControllerConfig(TypedDict):
     compress: bool
     s3: S3Config | None
     pipes: PipesConfig | None
+    permit: PermitConfig | None

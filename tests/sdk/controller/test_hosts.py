@@ -68,7 +68,7 @@ def test_a_host_whose_end_and_last_output_come_together_has_ended():
     host.output = reader
     controller = Controller(
         {"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}
-        | {"claim": None, "s3": None, "pipes": None, "logs": "/no-such-job/logs"},
+        | {"claim": None, "s3": None, "pipes": None, "permit": None, "logs": "/no-such-job/logs"},
         Ended(host),
     )
     wakeup, signals = os.pipe()

@@ -62,6 +62,11 @@ def reduce_to_host(controller_config: ControllerConfig, config: HostConfig) -> C
     controller_config["output"] = None
     # The client decides on retries: one machine does not know which others are free.
     controller_config["retries"] = 0
+    if config.permit is not None:
+        # Of all attempts here, which have folders of their own beside that of the first one.
+        jobs = Path(controller_config["logs"]).parents[1]
+        path = permit_file(jobs / split_attempt(controller_config["job"])[0])
+        controller_config["permit"] = {"path": str(path), "seconds": config.permit}
     if config.s3 is not None:
         (host,) = controller_config["hosts"]
         controller_config["s3"] = {
@@ -75,6 +80,11 @@ def reduce_to_host(controller_config: ControllerConfig, config: HostConfig) -> C
     stop_grace = config.settings.get(HostVariable.STOP_GRACE, controller_config["stop_grace"])
     controller_config["stop_grace"] = float(stop_grace)
     return controller_config
+
+
+def permit_file(folder: Path) -> Path:
+    """Return the file of a job's permit, in the folder of the job's first attempt."""
+    return folder / "permit"
 
 
 def write_notes(config: HostConfig, folder: Path) -> None:
