@@ -79,7 +79,7 @@ class TrainingJob:
         if not query.is_pointless:
             # In a thread: the job runs, and Ctrl-C must reach the caller, who waits for the job.
             Thread(target=_note_commit, args=(query, backend, plan.job_name)).start()
-        if plan.options.track:
+        if plan.options.track or plan.options.notify:
             from herringbone.trackers.export import start_exporters
 
             start_exporters(plan, backend)

@@ -46,6 +46,10 @@ _VERBS = {
         "herringbone.cli.jobs.export",
         "send the metrics of jobs to MLflow, TensorBoard, Weights & Biases or Trackio",
     ),
+    "notify": (
+        "herringbone.cli.train.notify",
+        "try the destinations that get word of a job's end, or send what they do not have",
+    ),
     "stacks": (
         "herringbone.cli.jobs.stacks",
         "show where each rank of a running job is, the one that keeps the others waiting first",

@@ -35,7 +35,7 @@ def seen(view: JobView) -> Iterator[Happening]:
     ['rank 3 takes 0.5 s a step, the others 0.25 s: 2.0 times as long']
     """
     for event in (*view.states, *view.restarts, *view.checkpoints, *view.removals, *view.stragglers, *view.hangs):
-        yield Happening(event.t, event.__struct_config__.tag, _short(_text_of(event)))  # type: ignore[arg-type]
+        yield Happening(event.t, event.__struct_config__.tag, _short(text_of(event)))  # type: ignore[arg-type]
 
 
 def happenings(record: JobRecord, view: JobView) -> list[Happening]:
@@ -52,7 +52,8 @@ def happenings(record: JobRecord, view: JobView) -> list[Happening]:
     return sorted(found, key=lambda happening: happening.time)
 
 
-def _text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang) -> str:
+def text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang) -> str:
+    """Return one thing that happened, in a sentence."""
     match event:
         case State():
             return _sentence(event.state, event.why)

@@ -18,8 +18,8 @@ _UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
 _WRONG_CHOICE = re.compile(r"Invalid enum value (.*)")
 _WRONG_TYPE = re.compile(r"Expected `(.*)`, got `(.*)`")
-# The values of these two may be secrets.
-_SECRET = ("environment", "git_config")
+# The values of these may be secrets.
+_SECRET = ("environment", "git_config", "notify")
 
 
 def python_words(text: str) -> str:

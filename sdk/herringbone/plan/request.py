@@ -25,6 +25,7 @@ from herringbone.plan.arguments import (
 )
 from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.inputs import Channel, local_path
+from herringbone.plan.notify import absolute_notify
 from herringbone.plan.options.names import OWN_ARGUMENTS
 from herringbone.plan.options.strategy_names import AUTO, named_strategy
 from herringbone.plan.options.typed import InstanceGroup, Options, changed_options, parse_options
@@ -241,6 +242,7 @@ def absolute(request: JobRequest) -> JobRequest:
             tensorboard_output_config=tensorboard,
             instance_groups=groups,
             track=tuple(str(destination) for destination in parse_destinations(options.track, base=base)),
+            notify=absolute_notify(options.notify, base),
         ),
         arguments=msgspec.structs.replace(request.arguments, instance_type=instance_type),
         channels=channels,

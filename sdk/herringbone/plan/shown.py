@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from herringbone.plan.code_size import CodeSize
+from herringbone.plan.notify import Notify
 from herringbone.plan.options.typed import DAY_SECONDS
 from herringbone_contract.constants import STEERING_PREFIX, HostVariable, Key
 from herringbone_contract.hyperparameters import arguments, decode_values, split
@@ -128,6 +129,7 @@ def _setting_rows(plan: Mapping[str, Any], *, verbose: bool) -> list[tuple[str, 
             rows.append(("environment", f"{name}={value}"))
     rows += [("metric", f"{metric['Name']} from {metric['Regex']}") for metric in options.get("metric_definitions", ())]
     rows += [("tracker", destination) for destination in options.get("track", ())]
+    rows += [("notify", str(msgspec.convert(destination, Notify))) for destination in options.get("notify", ())]
     return rows
 
 

@@ -230,7 +230,7 @@ def run_request(request: JobRequest, name: str) -> JobRequest:
     given = request.options.tags or ()
     listed = [{"Key": key, "Value": value} for key, value in given.items()] if isinstance(given, dict) else given
     tags = [*listed, {"Key": TAG, "Value": name}]
-    own = {"track": None, "output_path": None, "tensorboard_output_config": None, "tags": tags}
+    own = {"track": None, "notify": None, "output_path": None, "tensorboard_output_config": None, "tags": tags}
     return changed(request, {**own, "environment": {HostVariable.FINGERPRINTS: "on"}})
 
 

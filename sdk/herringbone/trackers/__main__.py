@@ -1,5 +1,7 @@
 """`python -m herringbone.trackers JOB DESTINATION`: export a job while it runs. Started by `fit`, never by hand.
 
+DESTINATION is one of `track`, or the name of the files of one of `notify`.
+
 Its output is the log of the export in the job's folder. No argument is a secret: credentials are in the environment.
 """
 
@@ -12,7 +14,7 @@ from herringbone.backends.registry import backend_of_job
 from herringbone.plan.destinations import parse_destination
 from herringbone.system.user_paths import current_folder
 from herringbone.trackers.description import describe_job
-from herringbone.trackers.export import follow_job
+from herringbone.trackers.export import follow_job, notices_of
 from herringbone.trackers.place import JobRemovedError
 from herringbone_contract.errors import HerringboneError, JobNotFoundError
 
@@ -24,7 +26,8 @@ def main(name: str, destination: str) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         backend = backend_of_job(name)
-        to = parse_destination(destination, base=current_folder())
+        noticed = {to.file_name: to for to in notices_of(backend.describe(name).plan_dict)}
+        to = noticed.get(destination) or parse_destination(destination, base=current_folder())
         follow_job(name, backend, lambda: describe_job(backend.describe(name), backend), to)
     # `herringbone rm` was faster.
     except (JobRemovedError, JobNotFoundError):

@@ -1,4 +1,6 @@
-"""Exports of submitted jobs: afterwards by `herringbone export`, and live by a detached process for `track`.
+"""Exports of submitted jobs, live by a detached process for each of `track` and `notify`.
+
+Afterwards, `herringbone export` and `herringbone notify` send what is missing.
 
 fit --> start_exporters --> python -m herringbone.trackers JOB DESTINATION      one process a destination
                                 |
@@ -8,26 +10,38 @@ fit --> start_exporters --> python -m herringbone.trackers JOB DESTINATION      
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from herringbone.backends.detached import DetachedJobs
 from herringbone.backends.registry import backend_of_job
 from herringbone.backends.review.trackers import check_installed
+from herringbone.controller.log_files import stamp
 from herringbone.plan.destinations import Destination, parse_destinations
+from herringbone.plan.notify import KINDS, Notify, absolute_notify
+from herringbone.records.job_events import append_lines
 from herringbone.show.console import Console
 from herringbone.system.detached_process import start_detached
 from herringbone.system.processes import identity, is_alive, place
 from herringbone.system.user_paths import current_folder
 from herringbone.trackers.exporter import (
     LIVE_PATIENCE_SECONDS,
+    NOTICE_PATIENCE_SECONDS,
     PATIENCE_SECONDS,
     Describe,
+    EventFold,
     Export,
     Exporter,
     SubmittedJob,
 )
+from herringbone.trackers.fold import Fold, Row
+from herringbone.trackers.notices import Notices
 from herringbone.trackers.place import ExportState, Place, make_exports
 from herringbone.trackers.tracker import OpenTracker, open_tracker
 from herringbone_contract.errors import InputError
@@ -44,7 +58,7 @@ _children: set[str] = set()
 
 
 def start_exporters(plan: JobPlan, backend: Backend, *, command: Sequence[str] = EXPORTER) -> None:
-    """Start a detached process for each destination of the plan's option `track`; return without waiting.
+    """Start a detached process for each destination of `track` and `notify`; return without waiting.
 
     An exporter that cannot be started is noted in the job's folder: the job runs without it.
     """
@@ -53,11 +67,13 @@ def start_exporters(plan: JobPlan, backend: Backend, *, command: Sequence[str] =
         _children.discard(child)
     try:
         folder = make_exports(backend.home.job(plan.job_name))
-        for destination in parse_destinations(plan.options.track, base=Path(plan.folder)):
+        destinations: list[Destination | Notify] = [*parse_destinations(plan.options.track, base=Path(plan.folder))]
+        for destination in [*destinations, *plan.options.notify]:
             export_place = Place(folder, destination.file_name)
             state = ExportState(str(destination), where=place())
+            word = state.destination if isinstance(destination, Destination) else destination.file_name
             try:
-                state.process = _start([*command, plan.job_name, str(destination)], export_place.log, folder)
+                state.process = _start([*command, plan.job_name, word], export_place.log, folder)
             except OSError as error:
                 state.error = f"the exporter could not be started: {error}"
             export_place.write_first(state)
@@ -113,17 +129,37 @@ def destinations_of(name: str, backend: Backend, to: str | Iterable[str] | None)
     return parse_destinations(texts, base=Path(plan.get("folder", "/")), where="export")
 
 
+def notices_of(plan: Mapping[str, Any]) -> tuple[Notify, ...]:
+    """Return the destinations of notices of a job, by the plan of its row."""
+    return msgspec.convert(plan.get("options", {}).get("notify", ()), tuple[Notify, ...])
+
+
+def send_notices(name: str, describe: Describe) -> list[Export]:
+    """Send the notices of a job that its destinations do not have; see `herringbone notify`."""
+    backend = backend_of_job(name)
+    destinations = notices_of(backend.describe(name).plan_dict)
+    if not destinations:
+        raise InputError(f"job {name}: it has no option notify, so nobody gets word of it")
+    return [_export(SubmittedJob(name, backend, describe), destination) for destination in destinations]
+
+
 def follow_job(
-    name: str, backend: Backend, describe: Describe, destination: Destination, *, tracker: OpenTracker = open_tracker
+    name: str,
+    backend: Backend,
+    describe: Describe,
+    destination: Destination | Notify,
+    *,
+    tracker: OpenTracker = open_tracker,
 ) -> Export:
     """Export a job until it is over; the whole life of the detached process."""
     job = SubmittedJob(name, backend, describe)
-    return _export(job, destination, follow=True, patience=LIVE_PATIENCE_SECONDS, tracker=tracker)
+    patience = LIVE_PATIENCE_SECONDS if isinstance(destination, Destination) else NOTICE_PATIENCE_SECONDS
+    return _export(job, destination, follow=True, patience=patience, tracker=tracker)
 
 
 def _export(
     job: SubmittedJob,
-    destination: Destination,
+    destination: Destination | Notify,
     *,
     system: bool = False,
     follow: bool = False,
@@ -135,15 +171,36 @@ def _export(
         folder = make_exports(job.backend.home.job(job.name))
         export_place = Place(folder, destination.file_name)
         stack.enter_context(export_place.held(job.name))
+        fold: Callable[[list[Row]], EventFold]
+        to: Destination | Notify
+        if isinstance(destination, Destination):
+            fold, to, place_of_files = partial(Fold, destination.tracker, system=system), destination, folder
+        else:
+            # Relative paths, also those of a command's own words, count from the job's folder.
+            place_of_files = Path(job.plan.get("folder", "/"))
+            fold, to = partial(_notices, job, destination), absolute_notify([destination], place_of_files)[0]
         exporter = Exporter(
             job,
-            lambda: tracker(destination, folder),
+            lambda: tracker(to, place_of_files),
             export_place,
             str(destination),
-            system=system,
-            say=lambda error: Console(sys.stderr).say(f"job {job.name}: {error}"),
+            fold=fold,
+            say=partial(_say, job, [] if isinstance(destination, Destination) else ["algo-1"]),
             progress=progress,
         )
         # The trackers' packages print what standard output is not for, such as --json.
         stack.enter_context(redirect_stdout(sys.stderr))
         return exporter.run(follow=follow, pause=max(_SHORTEST_PAUSE, job.backend.pace.longest), patience=patience)
+
+
+def _notices(job: SubmittedJob, destination: Notify, rows: list[Row]) -> Notices:
+    return Notices(job.plan, created=job.created, kinds=destination.on or KINDS, rows=rows)
+
+
+def _say(job: SubmittedJob, in_log: list[str], error: str) -> None:
+    """Write an error that is waited out into the export's own log, and once into the log of a job of this machine."""
+    Console(sys.stderr).say(f"job {job.name}: {error}")
+    # No other machine writes these logs, whose order a line from here would disturb.
+    if in_log and isinstance(job.backend, DetachedJobs):
+        line = f"[{in_log.pop()}] notify: {error}\n"
+        append_lines(job.backend.home.job(job.name).log("algo-1"), stamp(time.time()) + line.encode())

@@ -1,8 +1,8 @@
-"""Export one job's events to one tracker: read, fold into points, send in batches, note the place.
+"""Export one job's events to one destination: read, fold into points or notices, send in batches, note the place.
 
-    job's events --> fold.Fold --> up to a thousand points --> Tracker.log --> Place.write
-                                                                  |  ^
-                                                  transient error v  | pause, then the same batch again
+    job's events --> fold.Fold         --> up to a thousand points --> Tracker.log --> Place.write
+                     notices.Notices       one notice                     |  ^
+                                                          transient error v  | pause, then the same batch again
 
 Nothing is read while a batch waits, so an unreachable tracker costs no memory. The place is noted after each batch: a
 process that is killed in between sends one batch again.
@@ -11,12 +11,13 @@ process that is killed in between sends one batch again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from herringbone.events.metrics import job_metrics
 from herringbone.system.polling import Pace, Pauses
 from herringbone.trackers.facts import JobFacts, facts_of
+from herringbone.trackers.fold import BATCH as BATCH
 from herringbone.trackers.fold import Fold
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, this_process
 from herringbone_contract.errors import ServiceError
@@ -25,17 +26,38 @@ from herringbone_contract.events.format import batches
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend, EventSource
     from herringbone.trackers.tracker import Tracker
-    from herringbone_contract.events.format import Event, Point
+    from herringbone_contract.events.format import Event
 
 _Result = TypeVar("_Result")
 # `TrainingJob.describe` of the job.
 Describe = Callable[[], Mapping[str, Any]]
 
-BATCH = 1000
 # After a transient error.
 _RETRIES = Pace(shortest=1.0, longest=60.0, slower=2.0, jitter=0.25)
 # How long a tracker may be away after the job's end: while somebody waits, and in the background.
 PATIENCE_SECONDS, LIVE_PATIENCE_SECONDS = 10.0, 600.0
+# Word of a job's end on Friday evening waits for a mail server that is back on Sunday.
+NOTICE_PATIENCE_SECONDS = 3 * 86_400.0
+
+
+class EventFold(Protocol):
+    """Turns a job's events into what one kind of destination stores: points, or notices."""
+
+    # Of these, so many are sent at once.
+    batch: int
+    left_out: int
+
+    def take(self, event: Event) -> Sequence[Any]:
+        """Return what one event makes, without what was sent earlier."""
+
+    def tick(self, now: float) -> Sequence[Any]:
+        """Return what time alone makes, while the job runs."""
+
+    def end(self, facts: JobFacts) -> Sequence[Any]:
+        """Return what the job's end makes."""
+
+    def rows(self) -> list[list[Any]]:
+        """Return what to store once all that was returned is sent."""
 
 
 class SubmittedJob:
@@ -47,7 +69,8 @@ class SubmittedJob:
     def __init__(self, name: str, backend: Backend, describe: Describe) -> None:
         self.name, self.backend = name, backend
         self._describe = describe
-        self._created = backend.describe(name).created
+        record = backend.describe(name)
+        self.plan, self.created = record.plan_dict, record.created
         self._source: EventSource = backend.events(name)
         self._has_metrics = False
 
@@ -55,13 +78,13 @@ class SubmittedJob:
         """Report whether the job is over."""
         record = self.backend.describe(self.name)
         # Another job has the name of the one that was removed.
-        if record.created != self._created:
+        if record.created != self.created:
             raise JobRemovedError
         return record.done
 
     def facts(self) -> JobFacts:
         """Return what is known about the job."""
-        return facts_of(self._describe(), backend=self.backend.name, created=self._created)
+        return facts_of(self._describe(), backend=self.backend.name, created=self.created)
 
     def read(self) -> list[Event]:
         """Return the events since the last call, the first ones at first; [] when there are none now."""
@@ -98,10 +121,11 @@ class Export(NamedTuple):
 
 
 class Exporter:
-    """Exports one job to one tracker.
+    """Exports one job to one destination.
 
     >>> Exporter(job, tracker, place, "mlflow:http://ml:5000/digits").run()          # doctest: +SKIP
 
+    `fold` makes what is sent of events, and continues from the rows of an earlier export; None is that of the tracker.
     `progress` gets the number of values that were sent, after each batch; `say` gets an error that is waited out.
     """
 
@@ -112,7 +136,7 @@ class Exporter:
         place: Place,
         destination: str,
         *,
-        system: bool = False,
+        fold: Callable[[list[list[Any]]], EventFold] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         say: Callable[[str], None] = lambda _: None,
         progress: Callable[[int], None] = lambda _: None,
@@ -122,7 +146,8 @@ class Exporter:
         self._tracker: Tracker | None = None
         self._place = place
         self._state: ExportState = place.read(destination)
-        self._fold = Fold(destination.partition(":")[0], self._state.rows, system=system)
+        rows = self._state.rows
+        self._fold: EventFold = Fold(destination.partition(":")[0], rows) if fold is None else fold(rows)
         self._patience = PATIENCE_SECONDS
         self._sleep = sleep
         self._say = say
@@ -169,6 +194,8 @@ class Exporter:
         if over and (not self._state.ended or self._sent):
             tracker = self._begin()
             facts = self._insist(self._job.facts)
+            if items := self._fold.end(facts):
+                self._send(items)
             self._insist(lambda: tracker.end(facts))
             self._state.ended = True
             self._note("")
@@ -182,16 +209,18 @@ class Exporter:
             return False
 
     def _send_all(self, *, over: bool) -> None:
-        points: list[Point] = []
+        points: list[Any] = []
         for events in self._rest() if over else iter(lambda: self._insist(self._job.read), []):
             for event in events:
                 points += self._fold.take(event)
                 # Between two events, so that the place counts whole events.
-                if len(points) >= BATCH:
+                if len(points) >= self._fold.batch:
                     self._send(points)
                     points = []
         if points:
             self._send(points)
+        while not over and (items := self._fold.tick(time.time())):
+            self._send(items)
 
     def _rest(self) -> Iterator[list[Event]]:
         rest = self._job.rest()
@@ -208,7 +237,7 @@ class Exporter:
         while (events := self._insist(following)) is not None:
             yield events
 
-    def _send(self, points: list[Point]) -> None:
+    def _send(self, points: Sequence[Any]) -> None:
         tracker = self._begin()
         self._insist(lambda: tracker.log(points))
         self._sent += len(points)

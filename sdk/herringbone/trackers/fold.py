@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone.events.kinds import (
     GPU_FIGURES,
@@ -29,6 +29,10 @@ from herringbone.events.kinds import (
 from herringbone_contract.events.format import MAX_NAME_CHARS, Event, Point
 from herringbone_contract.masking import printable
 
+if TYPE_CHECKING:
+    from herringbone.trackers.facts import JobFacts
+
+BATCH = 1000
 # More series than any tracker shows: a script that invents a name for each step must not fill the memory.
 MAX_SERIES = 5_000
 # MLflow's limit is 250, and a suffix may follow.
@@ -72,6 +76,8 @@ class Fold:
     every read. So an export that begins again takes events from the first one on, and skips what was sent.
     """
 
+    batch = BATCH
+
     def __init__(self, tracker: str, rows: Iterable[Row] = (), *, system: bool = False) -> None:
         self._tracker = tracker
         self._system = system
@@ -90,6 +96,12 @@ class Fold:
         known = decode(event)
         found = () if known is None else _values_of(known, system=self._system)
         return [point for values in found for point in self._points(values)]
+
+    def tick(self, now: float) -> tuple[()]:  # noqa: ARG002 - time alone makes no value
+        return ()
+
+    def end(self, facts: JobFacts) -> tuple[()]:  # noqa: ARG002 - the tracker itself gets the facts
+        return ()
 
     def rows(self) -> list[Row]:
         """Return what to store once all points are sent."""

@@ -26,6 +26,8 @@ from herringbone_contract.masking import masked_text, printable
 if TYPE_CHECKING:
     from herringbone.records.home import JobFolder
 
+# The files of destinations of notices begin so.
+NOTICES = "notify-"
 _LAST_WORDS_CHARS = 500
 # Thousands of series with the longest names.
 _MAX_BYTES = 1 << 26
@@ -53,7 +55,7 @@ class ExportState(msgspec.Struct):
 
 
 class Place:
-    """The place of one export in the folder `exports` of a job; `stem` is `Destination.file_name`."""
+    """The place of one export in the folder `exports` of a job; `stem` is the destination's `file_name`."""
 
     def __init__(self, exports: Path, stem: str) -> None:
         self._exports = exports
@@ -106,12 +108,15 @@ def this_process() -> dict[str, Any]:
 
 def with_exports(description: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
     """Return the description of a job with its exports, below `Herringbone`; as it is without any."""
+    members: dict[str, list[dict[str, Any]]] = {}
     # `glob` finds nothing in a folder that does not exist.
-    stored = [(path, state) for path in sorted(folder.exports.glob("*.json")) if (state := _read(path)) is not None]
-    if not stored:
+    for path in sorted(folder.exports.glob("*.json")):
+        if (state := _read(path)) is not None:
+            kind = "Notify" if path.name.startswith(NOTICES) else "Trackers"
+            members.setdefault(kind, []).append(_described(folder.path.name, path, state))
+    if not members:
         return dict(description)
-    exports = [_described(folder.path.name, path, state) for path, state in stored]
-    return {**description, "Herringbone": {**description.get("Herringbone", {}), "Trackers": exports}}
+    return {**description, "Herringbone": {**description.get("Herringbone", {}), **members}}
 
 
 def _described(job: str, path: Path, stored: ExportState) -> dict[str, Any]:
@@ -124,9 +129,11 @@ def _described(job: str, path: Path, stored: ExportState) -> dict[str, Any]:
         state = "Interrupted"
         error = error or _last_words(path.with_suffix(".log"))
         error = f"{error}; " if error else ""
-        error = f"{error}`herringbone export {job} --to {stored.destination}` goes on where it ended"
+        verb = f"notify {job}" if path.name.startswith(NOTICES) else f"export {job} --to {stored.destination}"
+        error = f"{error}`herringbone {verb}` goes on where it ended"
     address = stored.state.get("address")
-    members = {"To": stored.destination, "State": state, "Values": stored.values, "Run": address, "Error": error}
+    sent = "Sent" if path.name.startswith(NOTICES) else "Values"
+    members = {"To": stored.destination, "State": state, sent: stored.values, "Run": address, "Error": error}
     return {name: value for name, value in members.items() if value not in (None, "")}
 
 

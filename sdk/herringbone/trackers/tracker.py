@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.backends.review.trackers import check_installed
+from herringbone.plan.destinations import Destination
 from herringbone_contract.errors import TrackerError
 from herringbone_contract.masking import masked_text, printable
 
 if TYPE_CHECKING:
-    from herringbone.plan.destinations import Destination
+    from herringbone.plan.notify import Notify
     from herringbone.trackers.facts import JobFacts
-    from herringbone_contract.events.format import Point
 
 # Module -> its class.
 _CLASSES = {
@@ -23,6 +23,7 @@ _CLASSES = {
     "tensorboard": "TensorBoardTracker",
     "wandb": "WandbTracker",
     "trackio": "TrackioTracker",
+    "notifier": "Notifier",
 }
 _ERROR_CHARS = 500
 
@@ -41,8 +42,8 @@ class Tracker(Protocol):
     def begin(self, facts: JobFacts, state: Mapping[str, Any]) -> None:
         """Open the run that `state` names, or make one, with the job's hyperparameters and tags."""
 
-    def log(self, points: Sequence[Point]) -> None:
-        """Store points; return when they are stored."""
+    def log(self, points: Sequence[Any]) -> None:
+        """Store points, or send notices; return when that is done."""
 
     def end(self, facts: JobFacts) -> None:
         """Store the job's end and its last tags."""
@@ -72,17 +73,19 @@ def calls_of(name: str, is_transient: Callable[[Exception], bool]) -> Iterator[N
 
 
 # A destination and a folder for files in, a tracker out: `open_tracker`.
-OpenTracker = Callable[["Destination", Path], Tracker]
+OpenTracker = Callable[[Any, Path], Tracker]
 
 
-def open_tracker(destination: Destination, folder: Path) -> Tracker:
-    """Return the tracker of a destination; `folder` is for files of its own.
+def open_tracker(destination: Destination | Notify, folder: Path) -> Tracker:
+    """Return the tracker of a destination, or what sends its notices; it has its files in `folder`, or runs there.
 
     Raises `OptionError` if its package is not installed.
     """
-    check_installed([destination])
+    name = destination.tracker if isinstance(destination, Destination) else "notifier"
+    if isinstance(destination, Destination):
+        check_installed([destination])
     # A package may be installed and broken, such as by another release of what it requires.
-    with calls_of(destination.tracker, lambda _: False):
-        module = importlib.import_module(f"herringbone.trackers.{destination.tracker}")
-        tracker: Tracker = getattr(module, _CLASSES[destination.tracker])(destination, folder)
+    with calls_of(name, lambda _: False):
+        module = importlib.import_module(f"herringbone.trackers.{name}")
+        tracker: Tracker = getattr(module, _CLASSES[name])(destination, folder)
     return tracker

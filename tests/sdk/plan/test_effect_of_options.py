@@ -20,7 +20,7 @@ EFFECTIVE = {
     ),
     *("disable_output_compression", "dependencies", "include_secrets", "git_config", "container_log_level", "tags"),
     *("hang_timeout", "fault_policies", "check_memory", "environment", "base_job_name", "metric_definitions", "track"),
-    *("gpus", "code_location", "keep_checkpoints"),
+    *("gpus", "code_location", "keep_checkpoints", "notify"),
 }
 # Options that say how another option works; test_options.py tests that they are refused without it.
 NEED_ANOTHER = {"log_policies", "min_instance_count", "model_channel_name"}

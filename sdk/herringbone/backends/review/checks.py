@@ -130,13 +130,17 @@ def check_files(backend: str, plan: JobPlan) -> None:
 
 
 def check_trackers(plan: JobPlan) -> None:
-    """Check that the packages of the job's trackers are installed here. Raises `OptionError`."""
+    """Check that what the job's trackers and notices need is here. Raises `OptionError`."""
     if plan.options.track:
         # Imported here: most jobs have none.
         from herringbone.backends.review.trackers import check_installed
         from herringbone.plan.destinations import parse_destinations
 
         check_installed(parse_destinations(plan.options.track, base=Path(plan.folder)))
+    if plan.options.notify:
+        from herringbone.backends.review.trackers import check_notices
+
+        check_notices(plan.options.notify, Path(plan.folder))
 
 
 def disk_warnings(plan: JobPlan) -> tuple[str, ...]:

@@ -142,6 +142,11 @@ def job_flags(command: Decorated) -> Decorated:
     return command
 
 
+def is_job_file(text: str) -> bool:
+    """Report whether a word names a job file, by its suffix: no name of a job has a dot."""
+    return Path(text).suffix in _JOB_FILE_SUFFIXES
+
+
 def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
     estimator, inputs, section = read_request_with(request, TUNING)
@@ -166,7 +171,7 @@ def read_request_with(request: JobFlags, section: str) -> tuple[Estimator, Input
         raise OptionError("--code-of-job: goes with --like NAME or --resume NAME; add one, or leave this out")
     settings: dict[str, Any] = {}
     path = Path(request.job_or_script)
-    if path.suffix in _JOB_FILE_SUFFIXES:
+    if is_job_file(request.job_or_script):
         settings = read_mapping(path)
         # Paths in a job file are relative to its folder, paths in flags to the current one. So flags get absolute paths
         # before the current folder changes.

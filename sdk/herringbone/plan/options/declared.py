@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from herringbone.plan.git import GitConfig
+from herringbone.plan.notify import Notify
 from herringbone.plan.options.slurm import SlurmSettings
 from herringbone.plan.options.typed import (
     InputMode,
@@ -196,6 +197,8 @@ class LogOptions(TypedDict, total=False):
     r"""Values to find in the log, as in `[{"Name": "loss", "Regex": r"loss=(\S+)"}]`."""
     track: str | Sequence[str] | None
     """Trackers that get the metrics: `mlflow:http://HOST:PORT/EXPERIMENT`, `tensorboard:FOLDER`, `wandb:PROJECT`."""
+    notify: str | Notify | Mapping[str, Any] | Sequence[str | Notify | Mapping[str, Any]] | None
+    """Who gets word of the job's end and its troubles: a webhook, a command or mail, as `{"webhook": "env:HOOK"}`."""
 
 
 class AccountOptions(TypedDict, total=False):

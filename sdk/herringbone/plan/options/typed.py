@@ -16,6 +16,7 @@ import msgspec
 from herringbone.aws.fields import TAGS, UNCOMPRESSED, Member, plain_type, structs
 from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.git import GitConfig, check_git_config
+from herringbone.plan.notify import Notify, check_notify, written_in_full
 from herringbone.plan.option_errors import explain, unknown_option
 from herringbone.plan.options.expressions import check_faults, check_metrics, check_policies
 from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, HUGGING_FACE_VERSIONS, LEFT_OUT, RENAMED
@@ -150,6 +151,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tags: Annotated[tuple[dict[str, str], ...] | dict[str, str] | None, Member("Tags", **TAGS)] = None
     metric_definitions: Annotated[tuple[MetricDefinition, ...], Member("AlgorithmSpecification.MetricDefinitions")] = ()
     track: tuple[str, ...] = ()
+    notify: tuple[Notify, ...] = ()
 
     # The account, the network and the registry.
     role: Annotated[str | None, Member("RoleArn", alone=True)] = None
@@ -199,6 +201,7 @@ _LEGAL: dict[str, tuple[str, ...]] = {
             ("git_config", GitConfig),
             ("tensorboard_output_config", TensorBoardOutputConfig),
             ("keep_checkpoints", Keep),
+            ("notify", Notify),
         )
     },
     "input_mode": get_args(InputMode),
@@ -260,6 +263,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     check_faults(options.fault_policies)
     if options.track:
         parse_destinations(options.track, base=Path())
+    check_notify(options.notify)
     _check_together(options)
     return options
 
@@ -282,12 +286,12 @@ def _written_short(name: str, value: Any) -> Any:
             return seconds(name, value)
         if name == "track":
             return [value]
-    return value
+    return written_in_full(value) if name == "notify" else value
 
 
 def _check_text(name: str, value: object) -> None:
     if name not in _FREE_TEXTS:
-        check_texts(name, value, secret=name in ("git_config", "track"))
+        check_texts(name, value, secret=name in ("git_config", "track", "notify"))
 
 
 def _check_all_texts(options: Options) -> None:

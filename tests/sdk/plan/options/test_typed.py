@@ -21,7 +21,7 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 # allows files that the SDK holds back. extra_request passes members of the request for which there is no option.
 # hang_timeout watches a job while it runs. check_memory lets a job start that is predicted not to fit. gpus is a host's
 # claim on a machine that several jobs share, and priority a job's rank in its line. keep_checkpoints bounds a disk that
-# the service does not have.
+# the service does not have. notify names who gets word of a job's end, for which the service has events of an account.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
@@ -32,7 +32,7 @@ NAMES = """
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
 shm_size bake_requirements include_secrets extra_request slurm min_instance_count
-log_policies fault_policies hang_timeout check_memory gpus priority keep_checkpoints
+log_policies fault_policies hang_timeout check_memory gpus priority keep_checkpoints notify
 """
 
 
