@@ -53,6 +53,8 @@ class Key:
     # STEPPING_HANG_TIMEOUT_SECONDS for jobs of the model- and the data-parallel library, HANG_TIMEOUT_SECONDS for
     # others of several ranks, never for one rank.
     HANG_TIMEOUT = "sagemaker_hang_timeout"
+    # Our own addition: seconds after which a job that uses none of its devices is stopped. Left out: never.
+    IDLE_TIMEOUT = "sagemaker_idle_timeout"
     # Our own addition: kind of fault -> answer, see `policies`. Left out, the defaults hold.
     FAULT_POLICIES = "sagemaker_fault_policies"
     # Our own addition: `checkpoint.keeping.Keep` as JSON. Left out, no checkpoint is removed.

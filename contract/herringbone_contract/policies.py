@@ -29,6 +29,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "straggler": Fault(
             (REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL), "one rank keeps the others waiting in each step", watched=True
         ),
+        "idle": Fault((STOP, REPORT), "no device of the job is used for `idle_timeout`", watched=True),
         "host_lost": Fault((RESTART, EXCLUDE_HOST, FAIL), "a host, or a process of ours on it, is gone"),
         "device_error": Fault((EXCLUDE_HOST, RESTART, FAIL), "the driver of a GPU says that it is broken"),
         "collective_timeout": Fault((RESTART, FAIL), "NCCL gave up an operation between ranks"),

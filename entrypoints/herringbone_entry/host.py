@@ -92,6 +92,12 @@ class Host(NamedTuple):
         return HANG_TIMEOUT_SECONDS if world_size > 1 else 0.0
 
     @property
+    def idle_timeout(self) -> float:
+        """Seconds after which a job that uses none of its devices is stopped; 0.0 for never."""
+        value = self.steering.get(Key.IDLE_TIMEOUT)
+        return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
+
+    @property
     def fault_policies(self) -> dict[str, str]:
         """The user's answers to kinds of faults, as `policies.answer` takes them."""
         value = self.steering.get(Key.FAULT_POLICIES)

@@ -126,3 +126,12 @@ def test_a_lost_machine_is_named():
     witness.row["failure"] = Failure(host="algo-2", exception="LaunchError", message="no sign of life").to_json()
     witness = HostState("algo-1", "gpu-1", witness.row, witness.row["failure"])
     assert judge_job([witness, lost(2)]).failure.message == "no sign of life: gpu-2 cannot be reached: no route"
+
+
+@pytest.mark.parametrize("status", ["MaxRuntimeExceeded", "MaxCostExceeded", "IdleTimeoutExceeded"])
+def test_a_limit_that_one_machine_has_reached_stops_the_job(status):
+    """The first machine's controller alone hears that the job is idle; to the others its stop looks like a failure."""
+    first, second = state(1, "Stopped"), state(2, "Failed", exit_code=143)
+    first.row["secondary_status"] = status
+    verdict = judge_job([first, second])
+    assert (verdict.status, verdict.secondary_status, verdict.failure) == ("Stopped", status, None)

@@ -21,6 +21,7 @@ that they do not know. The kinds:
     restart     attempt, why
     straggler   seconds, median, ratio, steps, why    a rank whose steps take longer than the others', and its cause
     hang        since, why, ranks                  all ranks were silent for `since` seconds; `ranks` are the odd ones
+    idle        seconds, limit, ends, what         no device of the job is used for `seconds`; at `limit` it `ends`
     stacks      id, why, text, groups              where all ranks are, see STACKS below
     answer      id, text, error                    the answer to a request of a client
     timeline    step, spans                        one pipeline step: [what, microbatch, partition, start, end], seconds

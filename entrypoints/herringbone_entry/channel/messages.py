@@ -2,7 +2,8 @@
 
     host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Kill ·
                           LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
-                          Moved · Steps · ClockTime · RankEntries · StacksWanted · RankStacks · RankRecord · Removed
+                          Moved · UnusedDevices · Steps · ClockTime · RankEntries · StacksWanted · RankStacks ·
+                          RankRecord · Removed
     coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks · Clock · Removed
               -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
@@ -123,6 +124,16 @@ class Moved(TypedDict):
     idle: dict[str, float]
     is_starved: bool
     is_chosen: bool
+
+
+class UnusedDevices(TypedDict):
+    """No device of the host has been used for `seconds`, by samples of `covers` seconds; `what` says which devices."""
+
+    kind: Literal["unused"]
+    seconds: float
+    covers: float
+    what: str
+    limit: float
 
 
 class Steps(TypedDict):
@@ -320,6 +331,7 @@ Event = (
     | Stop
     | Kill
     | Moved
+    | UnusedDevices
     | Steps
     | ClockTime
     | RankEntries

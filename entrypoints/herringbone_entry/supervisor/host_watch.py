@@ -1,6 +1,7 @@
 """One host's part in watching the job: it reports how long its ranks have not moved, and shows where they are.
 
 `hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
+`idle_timeout` is set    unused   to the coordinator, with each sample
 the order `stacks`       stacks   to the coordinator, one message per rank
 """
 
@@ -22,6 +23,7 @@ from herringbone_entry.supervisor.host_steps import HostSteps
 from herringbone_entry.supervisor.rank_orders import RankOrder
 from herringbone_entry.watch import activity, collect
 from herringbone_entry.watch.fold import place_of
+from herringbone_entry.watch.idleness import HostIdleness
 
 if TYPE_CHECKING:
     from herringbone_entry.supervisor.rank_group import RankGroup
@@ -40,17 +42,20 @@ _RECORD_SECONDS = 0.6
 class HostWatch:
     """Watches the ranks of one host. All methods run in the loop's thread."""
 
-    def __init__(self, context: HostContext, ranks: RankGroup) -> None:
-        self._context, self._ranks = context, ranks
+    def __init__(self, context: HostContext, ranks: RankGroup, idle_timeout: float = 0.0) -> None:
+        self._context, self._ranks, self._idle_timeout = context, ranks, idle_timeout
         self._moved_at = time.monotonic()
         self.steps = HostSteps(context, ranks)
         # The last reading of what the ranks have done, and when each was last seen at work.
         self._work: tuple[float, dict[int, activity.Work]] | None = None
         self._worked_at: dict[int, float] = {}
         self._starved_at = float("-inf")
+        self._idleness = HostIdleness()
 
     def watch(self, hang_timeout: float, *, is_chosen: bool) -> None:
-        """Report from now on how long no rank has moved."""
+        """Report from now on how long no rank has moved; `hang_timeout` 0 is for never."""
+        if not hang_timeout:
+            return
         now, moved_at = time.monotonic(), max(self._moved_at, self._ranks.moved_at)
         if now - moved_at < hang_timeout / 2:
             self._work = None
@@ -135,6 +140,12 @@ class HostWatch:
         for event in filter(None, map(parse, lines.splitlines())):
             if event["kind"] in _SIGNS_OF_LIFE:
                 self._moved_at = time.monotonic()
+            if event["kind"] == "sample" and self._idle_timeout:
+                seconds, covers, what = self._idleness.take(event)
+                limit = self._idle_timeout
+                self._context.report(
+                    {"kind": "unused", "limit": limit, "seconds": seconds, "covers": covers, "what": what}
+                )
             if event["kind"] == "steps":
                 self.steps.take_steps(event)
             elif event["kind"] == "sample":

@@ -5,10 +5,11 @@ What it finds is reported; `on_fault` then decides whether the job goes on.
     moved          from hosts     how long no rank of the host has moved; all of them long enough: a hang
     stacks_wanted  from a host    a client asks where the ranks are
     stacks         from hosts     where a rank is; from all ranks, or after PATIENCE_SECONDS: folded and printed
+    unused         from hosts     how long its devices have not been used; on all hosts: an idle job
     record         from hosts     the last collective operations of a rank that has failed
 
-Stragglers have a file of their own, `straggler_watch`. It does no I/O: orders have the first host print its results, as
-lines of the log and as events.
+Stragglers have a file of their own, `straggler_watch`. It does no I/O but look at a clock: orders have the first host
+print its results, as lines of the log and as events.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from herringbone_contract.failure import Failure
 from herringbone_entry.supervisor.straggler_watch import StragglerWatch
 from herringbone_entry.watch import flight
 from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, own_line, ranks_text
+from herringbone_entry.watch.idleness import JobIdleness, Unused
 from herringbone_entry.watch.standstill import Standstill
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class JobWatch:
         # Whether a standstill would be seen: the user gave the limit, or ranks show their steps or collectives.
         self._is_sure = False
         self._standstill: Standstill | None = None
+        self._idleness: JobIdleness | None = None
         self._stragglers = StragglerWatch(
             rank_hosts,
             first=first,
@@ -93,6 +96,7 @@ class JobWatch:
             "steps": self._steps,
             "clock": self._stragglers.clock,
             "times": self._stragglers.times,
+            "unused": self._unused,
         }
 
     def receive(self, host: str, event: Any) -> None:
@@ -120,6 +124,20 @@ class JobWatch:
             self._reported = []
         self._num_looks += 1
         self._look(f"hang-{self._num_looks}", quiet, float(event["limit"]))
+
+    def _unused(self, host: str, event: Any) -> None:
+        limit = float(event["limit"])
+        if self._idleness is None:
+            self._idleness = JobIdleness(set(self._rank_hosts.values()), limit)
+        unused = Unused(float(event["seconds"]), float(event["covers"]), str(event["what"]))
+        idle = self._idleness.take(host, unused, time.monotonic())
+        if idle is None:
+            return
+        what = f"none of its {unused.what} has been used for {idle:.0f} s, and idle_timeout is {limit:g} s"
+        if not idle:
+            what = "its devices are used again"
+        self._order({"kind": "say", "host": self._first, "text": f"idle: {what}"})
+        self._emit({"kind": "idle", "seconds": idle, "limit": limit, "ends": idle >= limit, "what": what})
 
     def _stacks_wanted(self, _host: str, event: Any) -> None:
         self._look(str(event["id"])[:64], None, 0.0)

@@ -186,7 +186,7 @@ class RunningSupervisor:
             # Only for jobs with several ranks or `hang_timeout`, or that somebody looks at.
             from herringbone_entry.supervisor.host_watch import HostWatch
 
-            self._watch = HostWatch(self._context, self._ranks)
+            self._watch = HostWatch(self._context, self._ranks, self._context.host.idle_timeout)
         return self._watch
 
     def _start(self, order: Start) -> None:
@@ -225,7 +225,7 @@ class RunningSupervisor:
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
         limit = host.hang_timeout(layout.world_size)
-        if layout.ranks(host.name) and (limit or layout.world_size > 1):
+        if layout.ranks(host.name) and (limit or host.idle_timeout or layout.world_size > 1):
             self._context.listeners.append(lambda lines: self._host_watch().take_events(lines))
             if limit:
                 self._host_watch().watch(limit, is_chosen=Key.HANG_TIMEOUT in host.steering)

@@ -106,7 +106,13 @@ def _made(request: JobRequest, backend: Backend, job_name: str | None, code: Che
     # UTC, so that names sort by time on machines of different time zones.
     name = default_job_name(base_job_name(request), datetime.now(timezone.utc)) if job_name is None else job_name
     plan = make_plan(request, source, job_name=check_job_name(name), backend=backend.name)
-    # Imported here: who only makes an estimator needs none of it.
+    options = request.options
+    if options.max_cost is not None or options.dollars_per_hour is not None or backend.name == "ssh":
+        # Imported here, and below: who only makes an estimator needs none of it.
+        from herringbone.prediction.prices import priced
+        from herringbone.records.home import find_home
+
+        plan = priced(plan, find_home().cache / "prices")
     from herringbone.backends.review.checks import reviewed
 
     return reviewed(plan, backend)

@@ -41,6 +41,7 @@ from herringbone.backends.on_s3 import pipes_config, s3_config, staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.review.checks import output_folder
 from herringbone.controller.retry import policies_of
+from herringbone.plan.budget import shown_dollars
 from herringbone.records.end_file import EndFile
 from herringbone.records.home import Home
 from herringbone.records.index import PENDING, STARTING, JobRecord
@@ -67,7 +68,7 @@ from herringbone_contract.failure import Failure
 if TYPE_CHECKING:
     from herringbone.plan.plan import HostPlan, JobPlan
     from herringbone.protocols.backend import Answers
-    from herringbone.protocols.controller_config import ControllerConfig, PipesConfig
+    from herringbone.protocols.controller_config import BudgetConfig, ControllerConfig, PipesConfig
     from herringbone.protocols.host_access import HostAccess
     from herringbone.slots.claim import Claim
     from herringbone.slots.probe import Probe
@@ -334,6 +335,7 @@ def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
         "retries": plan.options.max_retry_attempts or 0,
         "policies": policies_of(plan.options)._asdict(),
         "max_run": plan.options.max_run,
+        "budget": _budget(plan),
         "warning": 0.0,
         "stop_grace": stop_grace(),
         "patience": PATIENCE_SECONDS,
@@ -346,6 +348,14 @@ def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
         "pipes": None,
         "permit": None,
     }
+
+
+def _budget(plan: JobPlan) -> BudgetConfig | None:
+    hourly, most = plan.hourly_cost, plan.options.max_cost
+    if hourly is None:
+        return None
+    text = "" if most is None else f"max_cost of {shown_dollars(most)} is spent ({shown_dollars(hourly)} an hour)"
+    return {"hourly_cost": hourly, "hosts": len(plan.hosts), "seconds": plan.budget, "text": text}
 
 
 def _reap(controller: str | None) -> None:

@@ -14,7 +14,7 @@ from herringbone.records.index import (
     FAILED,
     IN_PROGRESS,
     INTERRUPTED,
-    MAX_RUNTIME_EXCEEDED,
+    LIMITS,
     PENDING,
     RESTARTING,
     STARTING,
@@ -33,7 +33,7 @@ from herringbone_contract.errors import HerringboneError, ServiceError
 STATUSES = (
     *(IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED),
     *(PENDING, STARTING, DOWNLOADING, TRAINING, UPLOADING, RESTARTING),
-    *(MAX_RUNTIME_EXCEEDED, "MaxWaitTimeExceeded", INTERRUPTED),
+    *(*LIMITS.values(), "MaxWaitTimeExceeded", INTERRUPTED),
 )
 # The user waits for the list.
 _PATIENCE_SECONDS = 10.0

@@ -1,7 +1,8 @@
-"""Base class for backends whose hosts belong to the user: no service is asked, and nobody is billed."""
+"""Base class for backends whose hosts belong to the user: no service is asked, and no account is billed."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from herringbone.aws.location import is_s3
 from herringbone.backends.lifecycle import model_of
 from herringbone.backends.on_s3 import send_packed
+from herringbone.plan.budget import bill_text, dollars, hourly_of
 from herringbone.plan.plan import parse_plan
 from herringbone.records.description import output_place
 from herringbone.records.index import JobIndex
+from herringbone.records.job_events import held_seconds
 from herringbone.records.logs import FileLogs
 from herringbone.system.interrupt import OnInterrupt
 from herringbone_contract.errors import InputError, OptionError
@@ -67,8 +70,19 @@ class OwnHostsBackend(ABC):
     def _host_names(self, name: str) -> list[str]:
         return [host["name"] for host in self._index.get(name).plan_dict.get("hosts", ())]
 
-    def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed
-        return None
+    def cost(self, record: JobRecord) -> float | None:
+        hourly = hourly_of(record.plan_dict)
+        return None if hourly is None else dollars(hourly, self._held(record))
+
+    def bill(self, name: str) -> str | None:
+        record = self._index.get(name)
+        if not record.done or (hourly := hourly_of(record.plan_dict)) is None:
+            return None
+        return f"job {name}: {bill_text(hourly, record.num_hosts, self._held(record))}"
+
+    def _held(self, record: JobRecord) -> float:
+        """Return the seconds for which the job has held its hosts."""
+        return held_seconds(self._home.job(record.name).job_events, record.ended if record.done else time.time())
 
     def forget(self, record: JobRecord) -> str:  # noqa: ARG002 - everything of the job is in its folder
         return ""

@@ -147,6 +147,9 @@ class EndedHosts(Protocol):
     def failure_of(self, error: Exception) -> Failure:
         """Return the failure of a job whose scripts ended well, and whose results are not where they belong."""
 
+    def tell_bill(self) -> None:
+        """Write what the job has cost into its log and its events, where its price is known."""
+
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         """Remove what is left of the hosts; then write the end into the record, which others wait for."""
 
@@ -190,6 +193,7 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
         # The failure of the script says more than a full disk, or a machine that is gone.
         if verdict.failure is None:
             verdict = Verdict(FAILED, FAILED, hosts.failure_of(error))
+    hosts.tell_bill()
     hosts.finish(verdict, model)
     return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
 

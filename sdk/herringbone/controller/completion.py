@@ -18,9 +18,11 @@ from herringbone.controller.log_files import say
 from herringbone.controller.record import job_events, record_of
 from herringbone.controller.retry import Policies, announced, describe_attempts, with_progress
 from herringbone.controller.verdict import HostEnd, Verdict, judge
+from herringbone.plan.budget import bill_text
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.checkpoints import settle_links
 from herringbone.records.index import COMPLETED, INTERRUPTED, RESTARTING, STOPPED, UPLOADING
+from herringbone.records.job_events import held_seconds
 from herringbone.records.logs import STAMP_CHARS
 from herringbone.slots.release import free
 from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
@@ -56,7 +58,7 @@ class ControllerHosts(EndedHosts):
         site: Site,
         *,
         stopped: bool,
-        max_run_over: bool,
+        limit: str,
         packing_is_ended: Callable[[], bool],
         finish_metrics: Callable[[], list[str]],
         s3: S3Process,
@@ -68,13 +70,13 @@ class ControllerHosts(EndedHosts):
         self._ends = hosts
         names = [entry["name"] for entry in config["hosts"]]
         self._hosts = sorted((host for host, _ in hosts), key=lambda host: names.index(host.name))
-        self._stopped, self._max_run_over = stopped, max_run_over
+        self._stopped, self._limit = stopped, limit
         self._packing_is_ended, self._finish_metrics = packing_is_ended, finish_metrics
         self._record = record_of(config)
 
     def judge(self) -> Verdict:
         ends = [_host_end(self._config, host, ordered) for host, ordered in self._ends]
-        verdict = judge(ends, stopped=self._stopped, max_run_over=self._max_run_over)
+        verdict = judge(ends, stopped=self._stopped, limit=self._limit)
         stopped = verdict.secondary_status == STOPPED
         # Also a script that saves at SIGTERM and exits with 0 has not reached its end.
         if (stopped or verdict.status == COMPLETED) and self._site.is_interrupted(stopped=stopped):
@@ -83,7 +85,7 @@ class ControllerHosts(EndedHosts):
 
     @property
     def is_stopping(self) -> bool:
-        return self._stopped or self._max_run_over
+        return self._stopped or bool(self._limit)
 
     def logs(self) -> dict[str, str]:
         return {host.name: read_log(Path(self._config["logs"]), host.name, host.log_begins) for host in self._hosts}
@@ -175,6 +177,15 @@ class ControllerHosts(EndedHosts):
                 f"{self._config['output']} and {models}, and `herringbone repack {self.job}` sends the model"
             )
         return Failure(exception=type(error).__name__, message=why)
+
+    def tell_bill(self) -> None:
+        budget = self._config["budget"]
+        # A machine of `ssh:` knows its own host alone.
+        if budget is not None and self._config["output"] is not None:
+            seconds = held_seconds(f"{self._config['logs']}/job.events", time.time())
+            text = bill_text(budget["hourly_cost"], budget["hosts"], seconds)
+            self.say(f"bill: {text}")
+            job_events(self._config).bill(text)
 
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         for host in self._hosts:

@@ -4,7 +4,7 @@
             v                                                        |
 config -> start hosts -> [1] training ---- all hosts over ----> [4] judge, pack, write the end into the index
                              |   |                                  ^
-     SIGTERM, max_run -------+   +--- a host failed                 |
+     SIGTERM, a limit -------+   +--- a host failed                 |
                              |         | `patience` seconds         |   SIGINT, or a second SIGTERM, ends the packing
                              v         v                            |
                          [2] SIGTERM to every supervisor -----------+
@@ -25,6 +25,7 @@ import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
 from herringbone.controller.hosts import Conclusion, Host
+from herringbone.controller.limits import TimeLimit, stops_idle
 from herringbone.controller.permit import Permit
 from herringbone.controller.silence import Step
 from herringbone.controller.standstills import Standstills
@@ -63,7 +64,7 @@ class Controller:
         self._without_data: tuple[Host, str] | None = None
         self._selector = selectors.DefaultSelector()
         # Deadlines of `time.monotonic()`; each is `_NEVER` until it is set.
-        self._max_run_at = _NEVER
+        self._limit_at = _NEVER
         self._stop_at = _NEVER
         self._kill_at = _NEVER
         self._close_output_at = _NEVER
@@ -72,7 +73,8 @@ class Controller:
         self._touch_at = time.monotonic() + _TOUCH_SECONDS if config["claim"] else _NEVER
         self._permit = Permit(config["permit"])
         self._stopped = False
-        self._max_run_over = False
+        # The option that sets the limit in time, with its words; and the one whose limit has stopped the job, or "".
+        self._time_limit, self._limit = ("", ""), ""
         # Set by `run`: the descriptor on which the numbers of signals arrive.
         self._wakeup = -1
         self._killed = False
@@ -83,8 +85,8 @@ class Controller:
     def run(self) -> bool:
         """Run the job until its end is recorded; return whether the job failed."""
         wakeup = self._wakeup = self._watch_signals()
-        # Set once: `max_run` is the limit of all attempts together.
-        self._max_run_at = time.monotonic() + self._config["max_run"] - self._config["warning"]
+        limit = TimeLimit(self._config, self._site.spent)
+        self._limit_at, self._time_limit = time.monotonic() + limit.seconds, (limit.option, limit.text)
         first = True
         while True:
             self._start_hosts()
@@ -127,7 +129,7 @@ class Controller:
                 ends,
                 self._site,
                 stopped=stopped,
-                max_run_over=self._max_run_over,
+                limit=self._limit,
                 packing_is_ended=self._packing_is_ended,
                 finish_metrics=self._metrics.finish,
                 s3=self._s3,
@@ -253,7 +255,7 @@ class Controller:
         elif signal.SIGTERM in numbers:
             from herringbone.controller import record
 
-            self._stopped = not self._max_run_over
+            self._stopped = not self._limit
             requested = record.stopping(self._config)
             self._stop(self._grace if requested is None else requested)
 
@@ -280,6 +282,8 @@ class Controller:
         pipe, had_mllog = host.output, host.has_mllog
         host.drain()
         self._look_for_standstill()
+        if (why := host.log.take_idle()) and stops_idle(self._config):
+            self._stop_at_limit("idle_timeout", why)
         if host.has_mllog and not had_mllog:
             self._find_metrics()
         if host.log.states:
@@ -293,7 +297,7 @@ class Controller:
     def _pause(self) -> float | None:
         """Return the seconds until the next deadline, None when there is none."""
         nearest = min(
-            *(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at),
+            *(self._limit_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at),
             self._permit.due,
             *(host.silence.due for host in self._living),
             self._standstills.due if any(host.pid for host in self._living) else _NEVER,
@@ -303,15 +307,9 @@ class Controller:
 
     def _act_on_deadlines(self) -> None:
         now = time.monotonic()
-        if now >= self._max_run_at:
-            self._max_run_at = _NEVER
-            # A job that is stopping already, or has ended, keeps that as its reason.
-            self._max_run_over = not self._stopped and bool(self._living)
-            soon = f" in {self._config['warning']:g} s" if self._config["warning"] else ""
-            over = f"max_run of {self._config['max_run']:g} s is over{soon}"
-            for host in self._living:
-                host.log.say(f"[{host.name}] {over}: stopping", time.time())
-            self._stop(self._grace)
+        if now >= self._limit_at:
+            self._limit_at = _NEVER
+            self._stop_at_limit(*self._time_limit)
         if now >= self._stop_at:
             self._stop(self._grace)
         if now >= self._kill_at or self._permit.ends():
@@ -355,6 +353,14 @@ class Controller:
             host.signal(signal.SIGKILL)
         self._look_for_standstill(at_once=True)
 
+    def _stop_at_limit(self, option: str, why: str) -> None:
+        # A job that is stopping already, or has ended, keeps that as its reason.
+        if not self._stopped and self._living:
+            self._limit = self._limit or option
+        for host in self._living:
+            host.log.say(f"[{host.name}] {why}: stopping", time.time())
+        self._stop(self._grace)
+
     def _stop(self, grace: float) -> None:
         """[2] Send SIGTERM to every living host, and set the deadline for [3]."""
         self._stop_at = _NEVER
@@ -368,7 +374,7 @@ class Controller:
         """[3] Send SIGINT the first time, so that a supervisor kills its ranks before it ends; then SIGKILL."""
         first = not self._killed
         self._killed = True
-        self._stopped = self._stopped or not self._max_run_over
+        self._stopped = self._stopped or not self._limit
         self._ordered.update(host.name for host in self._living)
         for host in self._living:
             host.signal(signal.SIGINT if first else signal.SIGKILL)

@@ -50,6 +50,8 @@ class Site:
     hosts: Sequence[Host]
     # The attempts of this job that failed before this one.
     failed_attempts: Sequence[Attempt] = ()
+    # The seconds that earlier controllers of this job have held its hosts.
+    spent: float = 0.0
     # Children of the controller that belong to no host: no orphans.
     spared: frozenset[int] = frozenset()
 

@@ -26,6 +26,7 @@ from herringbone.controller.log_files import LogFile
 from herringbone.controller.record import FileRecord, job_events, read_report, read_stop_request
 from herringbone.controller.retry import Attempt, excluded_machines
 from herringbone.records.index import RESTARTING
+from herringbone.records.job_events import held_seconds
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import BASE_VARIABLE, MAX_RECORD_BYTES, HostVariable
 from herringbone_contract.errors import ContractError
@@ -150,6 +151,9 @@ class Steps(Site):
         self._record = FileRecord(self._report)
         # Each attempt has a controller of its own, on other nodes. The report tells it of the attempts before.
         self.failed_attempts = [Attempt(**attempt) for attempt in read_report(self._report).get("attempts", [])]
+        # Touched while its controller lived, also one that was lost with its node.
+        with contextlib.suppress(OSError):
+            self.spent = held_seconds(f"{config['logs']}/job.events", self._report.stat().st_mtime)
         self._id = os.environ["SLURM_JOB_ID"]
         self._attempt = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         # On a cluster without task binding, srun complains about --cpu-bind=none.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from herringbone.records.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED
+from herringbone.records.index import COMPLETED, FAILED, LIMITS, STOPPED
 from herringbone_contract.failure import Failure
 
 
@@ -38,8 +38,10 @@ class Verdict:
     lost: str | None = None
 
 
-def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool = False) -> Verdict:
-    """Return the verdict; `ends` are in the order of time, `stopped` and `max_run_over` say why hosts were signalled.
+def judge(ends: Sequence[HostEnd], *, stopped: bool = False, limit: str = "") -> Verdict:
+    """Return the verdict; `ends` are in the order of time, `stopped` and `limit` say why hosts were signalled.
+
+    `limit` is the option whose limit was reached, such as "max_run"; "" for none.
 
     A stop or a limit that signalled no host leaves the verdict as it is.
 
@@ -51,8 +53,8 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool 
     if failed:
         failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))
-    if max_run_over:
-        return Verdict(STOPPED, MAX_RUNTIME_EXCEEDED)
+    if limit:
+        return Verdict(STOPPED, LIMITS[limit])
     # A stop that came when all hosts had ended has stopped nothing.
     if stopped and any(end.ordered for end in ends):
         return Verdict(STOPPED, STOPPED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from herringbone.events.kinds import Checkpoint, Hang, Removed, Restart, StackGroup, Stacks, State, Straggler
+from herringbone.events.kinds import Checkpoint, Hang, Idle, Removed, Restart, StackGroup, Stacks, State, Straggler
 from herringbone.events.view import JobView
 from herringbone.records.description import without_value
 from herringbone.records.index import JobRecord
@@ -34,7 +34,8 @@ def seen(view: JobView) -> Iterator[Happening]:
     >>> [one.text for one in seen(view)]
     ['rank 3 takes 0.5 s a step, the others 0.25 s: 2.0 times as long']
     """
-    for event in (*view.states, *view.restarts, *view.checkpoints, *view.removals, *view.stragglers, *view.hangs):
+    lists = (view.states, view.restarts, view.checkpoints, view.removals, view.stragglers, view.hangs, view.idles)
+    for event in (event for events in lists for event in events):
         yield Happening(event.t, event.__struct_config__.tag, _short(text_of(event)))  # type: ignore[arg-type]
 
 
@@ -52,7 +53,7 @@ def happenings(record: JobRecord, view: JobView) -> list[Happening]:
     return sorted(found, key=lambda happening: happening.time)
 
 
-def text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang) -> str:
+def text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang | Idle) -> str:
     """Return one thing that happened, in a sentence."""
     match event:
         case State():
@@ -63,6 +64,8 @@ def text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang) ->
             return event.path if event.bytes is None else f"{event.path}, {shown_bytes(event.bytes)}"
         case Removed():
             return f"{event.path}, because {event.successor} is whole"
+        case Idle():
+            return event.what or "none of its devices is used"
         case Straggler():
             place = f"rank {event.rank}" + (f" on {event.host}" if event.host else "")
             if not event.seconds or not event.median:

@@ -177,6 +177,15 @@ class Hang(Known, tag="hang"):
     ranks: list[int] = []
 
 
+class Idle(Known, tag="idle"):
+    """No device of the job has been used for `seconds`; `ends`: that was the limit."""
+
+    seconds: Number | None = None
+    limit: Number | None = None
+    ends: bool = False
+    what: str = ""
+
+
 class StackGroup(msgspec.Struct, gc=False, kw_only=True):
     """Ranks at the same place; `frames` are texts, innermost first."""
 
@@ -241,6 +250,7 @@ AnyKind = (
     | Restart
     | Straggler
     | Hang
+    | Idle
     | Stacks
     | Timeline
     | Bill

@@ -1,15 +1,16 @@
-"""Say no before a job starts: compare a predicted peak with the memory of the device. Pure."""
+"""Say no before a job starts: a predicted peak is above the device's memory, or a time beyond the job's limit. Pure."""
 
 from __future__ import annotations
 
-from herringbone.show.predictions import peak_text
+from herringbone.show.predictions import peak_text, shown_range
 from herringbone.system.sizes import shown_memory
+from herringbone.system.times import shown_span
 from herringbone_contract.errors import UnsupportedError
 from herringbone_contract.prediction.answer import Memory, Prediction
 
 # A predicted peak is right within five percent.
 TOLERANCE = 0.05
-OPTION = "check_memory"
+OPTION, TIME_OPTION = "check_memory", "check_time"
 
 
 def largest(prediction: Prediction) -> Memory:
@@ -61,3 +62,26 @@ def check_memory(prediction: Prediction, *, enabled: bool = True) -> None:
             f" {override}"
         )
     raise UnsupportedError(f"distribution: {prediction.refusal}. {find}; {override}")
+
+
+def time_warning(prediction: Prediction, limit: int) -> str | None:
+    """Return the warning about a job that may be stopped before its end, `limit` seconds after its start."""
+    seconds = prediction.seconds
+    if seconds is None or seconds.high <= limit:
+        return None
+    how = "is" if seconds.expected > limit else "may be"
+    return f"it takes {shown_range(seconds)} by its prediction, and {how} stopped after {shown_span(limit)}"
+
+
+def check_time(prediction: Prediction, limit: int, *, option: str, enabled: bool = True) -> None:
+    """Raise `UnsupportedError` for a job that is stopped before its end, even if it is as fast as it may be.
+
+    `option` is the one that sets the `limit`, in seconds; `enabled` False checks nothing.
+    """
+    if not enabled or prediction.seconds is None or prediction.seconds.low <= limit:
+        return
+    raise UnsupportedError(
+        f"{option}: the job takes {shown_range(prediction.seconds)} by its prediction, and is stopped after "
+        f"{shown_span(limit)}. Give a larger {option}; `herringbone plan ... --measure --choose` lists faster layouts; "
+        f"set {TIME_OPTION}=False (-o {TIME_OPTION}=false) to start it all the same, and go on with --resume"
+    )

@@ -106,6 +106,9 @@ def chosen_metric(names: Iterable[str], wanted: str | None) -> str | None:
 def _alerts(view: JobView) -> tuple[str, ...]:
     """Return what a running job suffers from now, in one word each."""
     newest = {kind: events[-1].t for kind, events in (("hang", view.hangs), ("straggler", view.stragglers)) if events}
+    # Its seconds are 0 once a device is used again.
+    if view.idles and view.idles[-1].seconds:
+        newest["idle"] = view.idles[-1].t
     moved = max((series.last_time for series in view.series.values()), default=0.0)
     # A metric after the hang says that the job goes on.
     if newest.get("hang", 0.0) < moved:

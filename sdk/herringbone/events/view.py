@@ -26,6 +26,7 @@ _LISTS = {
     kinds.Restart: "restarts",
     kinds.Straggler: "stragglers",
     kinds.Hang: "hangs",
+    kinds.Idle: "idles",
     kinds.Stacks: "stacks",
 }
 
@@ -57,6 +58,7 @@ class JobView:
         self.restarts: deque[kinds.Restart] = deque(maxlen=_MAX_EVENTS)
         self.stragglers: deque[kinds.Straggler] = deque(maxlen=_MAX_EVENTS)
         self.hangs: deque[kinds.Hang] = deque(maxlen=_MAX_EVENTS)
+        self.idles: deque[kinds.Idle] = deque(maxlen=_MAX_EVENTS)
         self.stacks: deque[kinds.Stacks] = deque(maxlen=_MAX_EVENTS)
         self.bill = ""
         self.last_time: float | None = None

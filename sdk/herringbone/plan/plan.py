@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from herringbone.plan.budget import budget_seconds
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.inputs import Channel, parse_inputs
 from herringbone.plan.names import check_environment, check_hyperparameters, none_notes
@@ -63,6 +64,7 @@ class JobPlan(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True,
     - `fewer_hosts`: host counts, largest first, with which a retry may run when some hosts are unavailable.
     - `code` is the size of the code; None for an archive. `made_name`: the next `fit` makes another `job_name`.
     - `warnings` are about values that surprise, and about this machine at the time of the plan, such as a full disk.
+    - `hourly_cost` are the dollars of all hosts an hour; None where nobody asked, or where the price is not known.
     - `prediction` is what a measured step of the script tells about memory, time and cost; None where none is known.
     """
 
@@ -79,11 +81,24 @@ class JobPlan(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True,
     made_name: bool = False
     warnings: tuple[str, ...] = ()
     prediction: Answer | None = None
+    hourly_cost: float | None = None
 
     @property
     def launcher(self) -> str:
         """The name of the program that starts the ranks, for messages and for the plan as JSON."""
         return self.distribution.launcher.value
+
+    @property
+    def budget(self) -> int | None:
+        """The seconds that `max_cost` pays for; None without one."""
+        if self.options.max_cost is None or self.hourly_cost is None:
+            return None
+        return budget_seconds(self.options.max_cost, self.hourly_cost)
+
+    @property
+    def time_limit(self) -> int:
+        """The seconds after which the job is stopped: `max_run`, or fewer where its budget pays for fewer."""
+        return min(self.options.max_run, self.budget or self.options.max_run)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -116,7 +131,11 @@ class JobPlan(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True,
             request=masked_request(self.request),
             hyperparameters=masked_hyperparameters(self.hyperparameters),
         )
-        return {"launcher": self.launcher, **super(JobPlan, shown).to_dict()}
+        values = {"launcher": self.launcher, **super(JobPlan, shown).to_dict()}
+        if self.hourly_cost is None:
+            # Earlier releases read the plans of most jobs.
+            del values["hourly_cost"]
+        return values
 
     def to_send(self) -> dict[str, Any]:
         """Return the plan as plain values, with its secrets, and without the parts that only this Python can use."""
@@ -226,7 +245,7 @@ def watching(options: Options) -> list[str]:
     """Return the options that only the program on each host serves, which starts the script."""
     watched = any(FAULTS[kind].watched for kind in options.fault_policies)
     return [
-        *(name for name in ("hang_timeout", "keep_checkpoints") if getattr(options, name)),
+        *(name for name in ("hang_timeout", "idle_timeout", "keep_checkpoints") if getattr(options, name)),
         *(["fault_policies"] if watched else []),
     ]
 
@@ -240,6 +259,8 @@ def steering(options: Options, source: SourceCode | None, *, job_name: str | Non
     added[Key.LOG_LEVEL] = options.container_log_level
     if options.hang_timeout is not None:
         added[Key.HANG_TIMEOUT] = options.hang_timeout
+    if options.idle_timeout is not None:
+        added[Key.IDLE_TIMEOUT] = options.idle_timeout
     if options.fault_policies:
         added[Key.FAULT_POLICIES] = options.fault_policies
     if options.keep_checkpoints is not None:

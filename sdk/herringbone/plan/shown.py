@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 
+from herringbone.plan.budget import budget_seconds, shown_dollars
 from herringbone.plan.code_size import CodeSize
 from herringbone.plan.notify import Notify
 from herringbone.plan.options.typed import DAY_SECONDS
+from herringbone.system.times import shown_span
 from herringbone_contract.constants import STEERING_PREFIX, HostVariable, Key
 from herringbone_contract.hyperparameters import arguments, decode_values, split
 from herringbone_contract.prediction.answer import Answer
@@ -37,7 +39,7 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
     rows += _code_rows(plan) + _folder_rows(plan) + _setting_rows(plan, verbose=verbose)
     if plan.get("request") and "script" in plan["request"]:
         rows += [("batch script", line) for line in plan["request"]["script"].splitlines()]
-    rows.append(("limit", f"{plan['options'].get('max_run', DAY_SECONDS)} s"))
+    rows += _limit_rows(plan)
     if plan.get("prediction") is not None:
         # Imported here: most plans have none.
         from herringbone.show.predictions import prediction_rows
@@ -50,6 +52,19 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
     rows += [("note", warning) for warning in plan.get("warnings", ())]
     if plan["unused"]:
         rows.append(("unused", f"not used by {plan['backend']}: {', '.join(plan['unused'])}"))
+    return rows
+
+
+def _limit_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    options, hourly = plan["options"], plan.get("hourly_cost")
+    rows = [("limit", f"{options.get('max_run', DAY_SECONDS)} s")]
+    if "idle_timeout" in options:
+        rows.append(("idle limit", f"{options['idle_timeout']} s"))
+    if hourly is not None:
+        rows.append(("price", f"{shown_dollars(hourly)} an hour"))
+    if hourly is not None and "max_cost" in options:
+        span = shown_span(budget_seconds(options["max_cost"], hourly))
+        rows.append(("budget", f"{shown_dollars(options['max_cost'])}, which pays for {span}"))
     return rows
 
 

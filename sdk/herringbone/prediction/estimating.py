@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.events.refusal import check_memory, memory_warning
+from herringbone.events.refusal import check_memory, check_time, memory_warning, time_warning
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.forecast import Forecaster
 from herringbone.prediction.options import Measure, WhatIf
@@ -38,8 +38,9 @@ def predicted(plan: JobPlan, measure: Measure | None, forecaster: Forecaster | N
     # Somebody who compares layouts or changes wants to see them, whether the job itself fits or not.
     if measure is None or not (measure.choose or measure.within or measure.what_if != WhatIf()):
         check_memory(planned, enabled=plan.options.check_memory)
-    warning = memory_warning(planned)
-    return plan if warning is None else msgspec.structs.replace(plan, warnings=(*plan.warnings, warning))
+        _check_time(plan, planned)
+    warnings = filter(None, [memory_warning(planned), time_warning(planned, plan.time_limit)])
+    return msgspec.structs.replace(plan, warnings=(*plan.warnings, *warnings))
 
 
 def chosen(
@@ -58,10 +59,17 @@ def chosen(
     assert answer is not None
     best = best_of(answer)
     plan = make(best.distribution)
+    if measure.what_if == WhatIf():
+        _check_time(plan, best)
     note = f"distribution: auto took {mesh_text(best)}{_speed(best)}, the best of {_count(answer)}: {flag_text(best)}"
-    warnings = [note, *filter(None, [memory_warning(best)])]
+    warnings = [note, *filter(None, [memory_warning(best), time_warning(best, plan.time_limit)])]
     shown = msgspec.structs.replace(answer, planned=best, layouts=answer.layouts if measure.choose else ())
     return msgspec.structs.replace(_compared(plan), prediction=shown, warnings=(*plan.warnings, *warnings))
+
+
+def _check_time(plan: JobPlan, prediction: Prediction) -> None:
+    option = "max_run" if plan.time_limit == plan.options.max_run else "max_cost"
+    check_time(prediction, plan.time_limit, option=option, enabled=plan.options.check_time)
 
 
 def best_of(answer: Answer) -> Prediction:

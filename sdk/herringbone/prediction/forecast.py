@@ -240,7 +240,7 @@ class Forecaster:
     def _priced(self, plan: JobPlan, options: Measure, name: str | None = None) -> Hosts:
         """Return hosts with their price, to which the same holds."""
         hosts = self._hosts(plan, options, name)
-        price = None if _of_others(options, name) else options.dollars_per_hour
+        price = None if _of_others(options, name) else options.dollars_per_hour or plan.options.dollars_per_hour
         if price is None:
             price = hosts.dollars_per_hour
         if price is None:

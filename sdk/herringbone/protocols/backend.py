@@ -139,6 +139,9 @@ class Backend(Protocol):
     def kill(self, name: str) -> None:
         """End the job as soon as possible; return when nothing of it runs on this machine."""
 
+    def cost(self, record: JobRecord) -> float | None:
+        """Return the dollars of a job so far, by its whole row, without asking anybody; None without a known price."""
+
     def bill(self, name: str) -> str | None:
         """Return the cost of a job that is over, in words; None when nobody is billed."""
 

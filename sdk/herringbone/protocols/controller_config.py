@@ -106,6 +106,18 @@ class PipesConfig(TypedDict):
     access: dict[str, str]
 
 
+class BudgetConfig(TypedDict):
+    """The price of all hosts of the job in dollars an hour, and their number.
+
+    `seconds` are those that its `max_cost` pays for, over all attempts; None without one. `text` says it in words.
+    """
+
+    hourly_cost: float
+    hosts: int
+    seconds: int | None
+    text: str
+
+
 class ControllerConfig(TypedDict):
     """One job. Paths are absolute; times are seconds.
 
@@ -113,6 +125,7 @@ class ControllerConfig(TypedDict):
     `index`, `report`: where the job's state is written; `report` is a file, used when the index is on another machine.
     `run_folder`: sockets; empty when each host makes its own.
     `retries`: number of restarts the job may have. `policies`: the members of `controller.retry.Policies`.
+    `budget`: None for a job whose price is not known.
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
     `patience`: how long hosts may outlive the first host that failed.
     `metric_definitions`: pairs of a metric's name and its regular expression.
@@ -138,6 +151,7 @@ class ControllerConfig(TypedDict):
     retries: int
     policies: dict[str, dict[str, str]]
     max_run: float
+    budget: BudgetConfig | None
     warning: float
     stop_grace: float
     patience: float

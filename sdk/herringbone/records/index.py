@@ -26,6 +26,12 @@ IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "
 STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
 PENDING, DOWNLOADING, RESTARTING = "Pending", "Downloading", "Restarting"
 INTERRUPTED = "Interrupted"
+# The option whose limit has stopped a job -> its secondary status. SageMaker has the first one.
+LIMITS = {
+    "max_run": MAX_RUNTIME_EXCEEDED,
+    "max_cost": "MaxCostExceeded",
+    "idle_timeout": "IdleTimeoutExceeded",
+}
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
 _VERSION = 6

@@ -18,6 +18,8 @@ from herringbone_contract.masking import printable
 # Enough to hold the last few events.
 _TAIL_BYTES = 16_384
 _WHY_CHARS = 1_000
+# The state in which a job gets its hosts, and those that change nothing about that.
+_HELD, _AS_BEFORE = "Training", ("Stopping", "Uploading")
 
 
 class JobEvents:
@@ -41,6 +43,10 @@ class JobEvents:
         """Write that attempt number `attempt` begins, without the excluded `machines`."""
         self._add("restart", attempt=attempt, why=_one_line(why), machines=list(machines))
 
+    def bill(self, text: str) -> None:
+        """Write what the job has cost."""
+        self._add("bill", text=_one_line(text))
+
     def _add(self, kind: str, **members: Any) -> None:
         event: Event = {"kind": kind, "t": time.time(), **members}
         with suppress(ValueError):
@@ -60,6 +66,41 @@ class JobEvents:
             os.close(file)
         events = (event for line in reversed(tail.split(b"\n")) if (event := parse(line)) is not None)
         return next((event.get("state") for event in events if event["kind"] == "state"), None)
+
+
+class Held:
+    """How long a job has held its hosts, by its states; the time between two attempts does not count. Pure.
+
+    >>> held = Held()
+    >>> for state, t in (("Training", 10.0), ("Restarting", 30.0), ("Training", 90.0)): held.take(state, t)
+    >>> held.seconds(95.0), held.seconds(None)
+    (25.0, 20.0)
+    """
+
+    def __init__(self) -> None:
+        self._past = 0.0
+        self._since: float | None = None
+
+    def take(self, state: object, t: float) -> None:
+        """Take the next state of the job, and the time of the change."""
+        if state == _HELD:
+            self._since = t if self._since is None else self._since
+        elif self._since is not None and state not in _AS_BEFORE:
+            self._past, self._since = self._past + max(0.0, t - self._since), None
+
+    def seconds(self, now: float | None) -> float:
+        """Return the seconds until `now`; None leaves out an attempt whose end is not known."""
+        return self._past + (0.0 if now is None or self._since is None else max(0.0, now - self._since))
+
+
+def held_seconds(path: str | os.PathLike[str], now: float | None = None) -> float:
+    """Return how long a job has held its hosts, by its file of events; see `Held.seconds`."""
+    held = Held()
+    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - as in `append_lines`
+        for line in file:
+            if (event := parse(line)) is not None and event["kind"] == "state":
+                held.take(event.get("state"), float(event["t"]))
+    return held.seconds(now)
 
 
 def append_lines(path: str | os.PathLike[str], lines: bytes) -> None:

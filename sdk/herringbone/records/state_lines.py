@@ -10,7 +10,7 @@ from herringbone.records.index import (
     FAILED,
     IN_PROGRESS,
     INTERRUPTED,
-    MAX_RUNTIME_EXCEEDED,
+    LIMITS,
     STOPPED,
     TERMINAL,
     TRAINING,
@@ -28,8 +28,11 @@ STATE_STYLES = {
     **dict.fromkeys(("Stopped", "Stopping", "Timed out"), "yellow"),
     **dict.fromkeys(("InProgress", "Starting", "Downloading", "Training", "Uploading"), "cyan"),
 }
+_TIMED_OUT = (LIMITS["max_run"], "MaxWaitTimeExceeded")
 _WHY_STOPPED = {
-    MAX_RUNTIME_EXCEEDED: "max_run was over",
+    LIMITS["max_run"]: "max_run was over",
+    LIMITS["max_cost"]: "max_cost was spent",
+    LIMITS["idle_timeout"]: "its devices were not used for idle_timeout",
     "MaxWaitTimeExceeded": "max_wait was over",
     INTERRUPTED: "its hosts were taken away (spot, or preempted); it can go on from its checkpoints",
 }
@@ -93,7 +96,7 @@ def shown_state(record: JobRecord) -> str:
     """
     if record.status == IN_PROGRESS:
         return record.secondary_status
-    return "Timed out" if record.secondary_status.startswith("Max") else record.status
+    return "Timed out" if record.secondary_status in _TIMED_OUT else record.status
 
 
 def why_stopped(record: JobRecord) -> str | None:

@@ -36,6 +36,8 @@ _MESSAGES = {
     "Failed": "Training job failed",
     "Stopped": "Training job stopped",
     "MaxRuntimeExceeded": "Training job runtime exceeded MaxRuntimeInSeconds provided",
+    "MaxCostExceeded": "Training job cost more than the budget pays for",
+    "IdleTimeoutExceeded": "Training job used none of its devices for idle_timeout",
     "MaxWaitTimeExceeded": "Training job waited for longer than MaxWaitTimeInSeconds",
 }
 

@@ -46,6 +46,7 @@ _MEMBERS = {
     "entry_point": "HyperParameters.sagemaker_program",
     "container_log_level": "HyperParameters.sagemaker_container_log_level",
     "hang_timeout": f"HyperParameters.{Key.HANG_TIMEOUT}",
+    "idle_timeout": f"HyperParameters.{Key.IDLE_TIMEOUT}",
     "fault_policies": f"HyperParameters.{Key.FAULT_POLICIES}",
     "keep_checkpoints": f"HyperParameters.{Key.KEEP_CHECKPOINTS}",
     **MEMBERS,

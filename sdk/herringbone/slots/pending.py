@@ -61,7 +61,7 @@ def enter_line(plan: JobPlan, wants: Wants, home: Home, probe: Probe) -> Claim |
         home=str(home.path),
         wants=wants,
         priority=options.priority,
-        max_run=float(options.max_run),
+        max_run=float(plan.time_limit),
         client=os.getpid(),
     )
 

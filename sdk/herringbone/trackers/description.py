@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.facts import find_facts, find_service_facts
+from herringbone.plan.budget import hourly_of
 from herringbone.records.description import describe_own_job, describe_service_job, is_complete
 from herringbone.trackers.place import with_exports
 
@@ -21,4 +22,9 @@ def describe_job(record: JobRecord, backend: Backend) -> dict[str, Any]:
         description = describe_service_job(record, find_service_facts(record, backend))
     else:
         description = describe_own_job(record, folder, find_facts(record, backend), now=time.time())
+    if (cost := backend.cost(record)) is not None:
+        members = {"Dollars": round(cost, 4), "DollarsPerHour": hourly_of(record.plan_dict)}
+        members["MaxDollars"] = record.plan_dict.get("options", {}).get("max_cost")
+        known = {name: value for name, value in members.items() if value is not None}
+        description["Herringbone"] = {**description.get("Herringbone", {}), "Cost": known}
     return with_exports(description, folder)

@@ -3,7 +3,9 @@
     state       ended, or failed with its culprit (`end`, once the job's row says so)
     restart     restarted
     hang        hung: once for each standstill, however often it is reported
+    idle        idle: when half of the limit is over, and at the limit
     straggler   straggling: once for each rank of an attempt
+    bill        budget: four fifths of `max_cost` are spent (`tick`)
     progress    late: the job's own estimate, or its time so far, is beyond its prediction or its limit (`tick`)
 
 A notice's id follows from what happened, not from when somebody looked. So a process that begins again, and reads all
@@ -17,10 +19,12 @@ from typing import Any, NamedTuple
 
 from herringbone.events.comparison import prediction_of
 from herringbone.events.happenings import text_of
-from herringbone.events.kinds import Hang, Progress, Restart, State, Straggler, decode
+from herringbone.events.kinds import Hang, Idle, Progress, Restart, State, Straggler, decode
+from herringbone.plan.budget import dollars, shown_dollars
 from herringbone.plan.notify import KINDS
 from herringbone.plan.options.typed import DAY_SECONDS
 from herringbone.records.index import COMPLETED, FAILED, TRAINING
+from herringbone.records.job_events import Held
 from herringbone.records.state_lines import why_of
 from herringbone.system.times import shown_span
 from herringbone.trackers.facts import JobFacts
@@ -28,6 +32,8 @@ from herringbone_contract.events.format import Event
 
 # A job whose ranks take turns in being slow fills no mailbox; its end is always told.
 MAX_NOTICES = 100
+# The part of a budget whose end is told.
+_TOLD_PART = 0.8
 # An estimate at the beginning of a job is rough.
 _LEAST_FRACTION = 0.05
 
@@ -68,15 +74,19 @@ class Notices:
         self._known: dict[str, None] = {str(row[0]): None for row in rows if row}
         prediction = prediction_of(plan)
         self._predicted = None if prediction is None else prediction.seconds
-        self._limit = float(plan.get("options", {}).get("max_run", DAY_SECONDS))
+        options = plan.get("options", {})
+        self._limit = float(options.get("max_run", DAY_SECONDS))
+        self._hourly, self._max_cost = plan.get("hourly_cost"), options.get("max_cost")
         self._started: float | None = None
-        self._attempt, self._hangs, self._hung_at = 1, 0, float("-inf")
+        self._held = Held()
+        self._attempt, self._idles, self._hangs, self._hung_at = 1, 0, 0, float("-inf")
         self._progress: Progress | None = None
 
     def take(self, event: Event) -> list[Notice]:
         """Return the notice of one event, if it is news."""
         match decode(event):
             case State(state=state, t=time):
+                self._held.take(state, time)
                 if state == TRAINING and self._started is None:
                     self._started = time
             case Progress() as progress:
@@ -88,6 +98,12 @@ class Notices:
             case Straggler() as slow:
                 place = f"straggling-{self._attempt}-{slow.rank}"
                 return self._new(place, "straggling", slow.t, text_of(slow))
+            case Idle() as idle:
+                if not idle.seconds:
+                    # Devices are used again.
+                    return []
+                self._idles += not idle.ends
+                return self._new(f"idle-{self._idles}{'-end' * idle.ends}", "idle", idle.t, text_of(idle))
             case Hang() as hang:
                 # A longer wait of the same standstill is no news.
                 if hang.t - (hang.since or 0.0) > self._hung_at:
@@ -105,6 +121,14 @@ class Notices:
             text = f"it takes {shown_span(whole)} or more, and {shown_span(self._predicted.expected)} were predicted"
             if late := self._new("late", "late", now, text):
                 return late
+        if self._hourly and self._max_cost:
+            spent = dollars(self._hourly, self._held.seconds(now))
+            text = (
+                f"{shown_dollars(spent)} of {shown_dollars(self._max_cost)} (max_cost) are spent; it is stopped in "
+                f"{shown_span((self._max_cost - spent) / self._hourly * 3600)}"
+            )
+            if _TOLD_PART <= spent / self._max_cost < 1 and (budget := self._new("budget", "budget", now, text)):
+                return budget
         if (needed := now - self._started + self._left(now)) > self._limit and self._left(now):
             text = f"by its progress it needs {shown_span(needed)}, and it is stopped after {shown_span(self._limit)}"
             return self._new("late-limit", "late", now, text)

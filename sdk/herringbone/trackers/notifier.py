@@ -80,7 +80,7 @@ def message_of(notice: Notice, facts: JobFacts) -> Message:
     >>> message_of(Notice("end", "failed", 9.0, "failed: algo-1 rank 0: exit code 1"), facts).to_json()[:70]
     b'{"id": "digits/5/end", "event": "failed", "job": "digits", "text": "jo'
     """
-    text = printable(masked_text(f"job {facts.name} {notice.text}"))
+    text = printable(masked_text(f"job {facts.name}: {notice.text}"))
     return Message(
         id=f"{facts.name}/{int(facts.created)}/{notice.id}",
         event=notice.kind,

@@ -75,3 +75,20 @@ def test_the_order_clock_is_answered_with_the_time_and_with_what_samples_say_abo
         "facts": none | {"cpu": 0.5, "slowed": "heat"},
     }
     assert (second["rank"], second["facts"]) == (5, none | {"cpu": 1.0, "disk": 0.5, "slowed": ""})
+
+
+def test_samples_are_reported_as_idleness_only_where_somebody_wants_that():
+    host = Host()
+    host.watch.take_events(encode({"kind": "sample", "t": 1.0, "seconds": 5.0, "cpu": 0.0}))
+    assert host.reports == []
+    host.watch._idle_timeout = 60.0
+    for cpu in (0.0, 0.0, 2.0):
+        host.watch.take_events(encode({"kind": "sample", "t": 1.0, "seconds": 5.0, "cpu": cpu}))
+    assert [(report["kind"], report["seconds"], report["limit"]) for report in host.reports] == [
+        ("unused", 5.0, 60.0),
+        ("unused", 10.0, 60.0),
+        ("unused", 0.0, 60.0),
+    ]
+    # Nothing is reported by a timer for a job that never hangs.
+    host.watch.watch(0.0, is_chosen=False)
+    assert host.timers == []

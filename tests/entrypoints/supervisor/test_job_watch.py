@@ -259,3 +259,28 @@ def test_a_record_may_hold_anything():
     job.watch.receive("algo-1", {"kind": "steps", "seconds": {"one": None}})
     job.watch.receive("algo-1", {"kind": "moved"})
     assert all(line.startswith("stacks: not known: ") for line in job.lines)
+
+
+def unused(job, seconds, what="GPUs", limit=600.0):
+    for host in HOSTS.values():
+        job.watch.receive(host, {"kind": "unused", "seconds": seconds, "covers": 1.0, "what": what, "limit": limit})
+
+
+def test_unused_devices_are_told_at_half_of_the_limit_and_at_the_limit():
+    job = Job()
+    for seconds in (200.0, 300.0, 301.0, 600.0, 601.0, 0.0):
+        unused(job, seconds)
+    text = "none of its GPUs has been used for {} s, and idle_timeout is 600 s"
+    assert job.lines == [
+        f"idle: {text.format(300)}",
+        f"idle: {text.format(600)}",
+        "idle: its devices are used again",
+    ]
+    assert [(event["kind"], event["seconds"], event["ends"]) for event in job.events] == [
+        ("idle", 300.0, False),
+        ("idle", 600.0, True),
+        ("idle", 0.0, False),
+    ]
+    assert job.events[0]["what"] == text.format(300)
+    # The controller stops the job, or not, as its policy says.
+    assert job.faults == []

@@ -99,6 +99,9 @@ class Hosts:
     def failure_of(self, error):
         return Failure(message=str(error))
 
+    def tell_bill(self):
+        self.calls.append("bill")
+
     def finish(self, verdict, model):
         self.calls.append(verdict)
 
@@ -109,16 +112,16 @@ THE_END = ["release", "collect"]
 @pytest.mark.parametrize(
     ("hosts", "conclusion", "calls"),
     [
-        (Hosts(DONE, retries=1), Conclusion.OVER, [*THE_END, DONE]),
+        (Hosts(DONE, retries=1), Conclusion.OVER, [*THE_END, "bill", DONE]),
         # Nobody reads logs, or restarts a job, that has no attempt left or that somebody has stopped.
-        (Hosts(LOST), Conclusion.FAILED, [*THE_END, LOST]),
-        (Hosts(LOST, retries=1, is_stopping=True), Conclusion.FAILED, [*THE_END, LOST]),
+        (Hosts(LOST), Conclusion.FAILED, [*THE_END, "bill", LOST]),
+        (Hosts(LOST, retries=1, is_stopping=True), Conclusion.FAILED, [*THE_END, "bill", LOST]),
         (Hosts(LOST, retries=1), Conclusion.RESTART, ["logs", "restart after 1"]),
         (Hosts(LOST, retries=1, restart=Restart.ELSEWHERE), Conclusion.FAILED, ["logs", "restart after 1"]),
         (
             Hosts(LOST, retries=1, restart=Restart.NONE),
             Conclusion.FAILED,
-            ["logs", "restart after 1", *THE_END, LOST],
+            ["logs", "restart after 1", *THE_END, "bill", LOST],
         ),
     ],
 )

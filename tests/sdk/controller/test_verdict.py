@@ -84,7 +84,9 @@ def test_without_a_record_the_first_host_and_its_last_lines_are_the_failure():
 def test_a_stop_is_not_a_failure():
     ends = [HostEnd("algo-1", 143, ordered=True), HostEnd("algo-2", 3, ordered=True, record=RANK_1)]
     assert judge(ends, stopped=True) == Verdict("Stopped", "Stopped")
-    assert judge(ends, max_run_over=True) == Verdict("Stopped", "MaxRuntimeExceeded")
+    assert judge(ends, limit="max_run") == Verdict("Stopped", "MaxRuntimeExceeded")
+    assert judge(ends, limit="max_cost") == Verdict("Stopped", "MaxCostExceeded")
+    assert judge(ends, limit="idle_timeout") == Verdict("Stopped", "IdleTimeoutExceeded")
 
 
 def test_a_failure_before_the_stop_stays_a_failure():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from herringbone.events.happenings import seen
 from herringbone.events.summary import summary_of
 from herringbone.events.view import JobView
 from herringbone.records.index import JobRecord
@@ -37,6 +38,15 @@ def test_all_views_show_the_same(now, eta, late):
     notebook = shown(RECORD, view, "", [], now=now)["text/plain"]
     assert eta in notebook
     assert "lm_loss_total 3" in notebook
+
+
+def test_unused_devices_are_an_alert_until_they_are_used():
+    idle = [{"kind": "idle", "t": 20.0, "seconds": 300.0, "what": "none of its GPUs has been used for 300 s"}]
+    view = JobView().take_all(idle)
+    assert summary_of(view, running=True, now=21.0).alerts == ("idle",)
+    assert [one.text for one in seen(view)] == ["none of its GPUs has been used for 300 s"]
+    view.take_all([{"kind": "idle", "t": 30.0, "seconds": 0.0, "what": "its devices are used again"}])
+    assert summary_of(view, running=True, now=31.0).alerts == ()
 
 
 def test_a_job_that_is_over_needs_no_help():

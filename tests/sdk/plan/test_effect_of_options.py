@@ -19,8 +19,17 @@ EFFECTIVE = {
         "output_path",
     ),
     *("disable_output_compression", "dependencies", "include_secrets", "git_config", "container_log_level", "tags"),
-    *("hang_timeout", "fault_policies", "check_memory", "environment", "base_job_name", "metric_definitions", "track"),
-    *("gpus", "code_location", "keep_checkpoints", "notify"),
+    *(
+        "hang_timeout",
+        "fault_policies",
+        "check_memory",
+        "check_time",
+        "environment",
+        "base_job_name",
+        "metric_definitions",
+        "track",
+    ),
+    *("gpus", "code_location", "keep_checkpoints", "notify", "idle_timeout", "max_cost", "dollars_per_hour"),
 }
 # Options that say how another option works; test_options.py tests that they are refused without it.
 NEED_ANOTHER = {"log_policies", "min_instance_count", "model_channel_name"}

@@ -321,6 +321,23 @@ def test_a_job_that_is_known_not_to_fit_is_refused(forecaster, plan, monkeypatch
     assert warning.startswith("predicted peak memory of a rank is 20.0 GiB")
 
 
+def test_a_job_that_takes_longer_than_its_limit_is_refused(forecaster, script):
+    script("print('x')")
+
+    def made(**options):
+        steps = {"max_steps": 100}
+        return PyTorch("train.py", instance_type="local_process", hyperparameters=steps, **options).plan()
+
+    with pytest.raises(UnsupportedError, match=r"max_run: the job takes .* and is stopped after 10.0 s"):
+        predicted(made(max_run=10), Measure(steps=100), forecaster)
+    with pytest.raises(UnsupportedError, match="max_cost: the job takes"):
+        predicted(made(max_cost=1, dollars_per_hour=60), Measure(steps=1000), forecaster)
+    # Somebody who looks for a faster layout sees it.
+    predicted(made(max_run=10), Measure(steps=100, what_if=WhatIf(batch=16)), forecaster)
+    [warning] = predicted(made(max_run=10, check_time=False), Measure(steps=100), forecaster).warnings
+    assert "is stopped after 10.0 s" in warning
+
+
 def test_a_peak_within_five_percent_is_a_warning(forecaster, plan, monkeypatch):
     monkeypatch.setenv("GIB", "16.5")
     assert "more than the 16.0 GiB" in predicted(plan(), Measure(), forecaster).warnings[-1]

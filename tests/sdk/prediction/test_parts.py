@@ -9,7 +9,7 @@ import pytest
 
 from herringbone.backends.ssh.machines.inventory import parse_inventory
 from herringbone.cli.train.measure import read_measures
-from herringbone.events.refusal import check_memory, memory_warning
+from herringbone.events.refusal import check_memory, check_time, memory_warning, time_warning
 from herringbone.prediction.answers import _folders, mark_of
 from herringbone.prediction.cache import prune, used
 from herringbone.prediction.choosing import best_first
@@ -245,3 +245,22 @@ def test_the_predictors_code_is_found():
     names = mark_of([folder / "core" for folder in _folders("herringbone_parallel")])
     for part in ("prediction/stages.py", "partition/decide.py", "pipeline/simulate.py", "sums/prediction.py"):
         assert f"core/{part}".encode() in names
+
+
+def test_a_job_that_is_stopped_before_its_end_is_refused_however_fast_it_is():
+    def takes(low, expected, high):
+        return msgspec.structs.replace(layout(), seconds=Range(low=low, expected=expected, high=high))
+
+    for seconds, warning in (
+        ((80, 90, 100), None),
+        ((80, 90, 101), "may be stopped after 1 min 40 s"),
+        ((80, 101, 120), "is stopped after 1 min 40 s"),
+    ):
+        check_time(takes(*seconds), 100, option="max_run")
+        said = time_warning(takes(*seconds), 100)
+        assert said == warning or warning in said
+    with pytest.raises(UnsupportedError, match=r"max_cost: the job takes .* stopped after 1 min 40 s.*check_time=F"):
+        check_time(takes(101, 110, 120), 100, option="max_cost")
+    check_time(takes(101, 110, 120), 100, option="max_run", enabled=False)
+    check_time(layout(), 100, option="max_run")
+    assert time_warning(layout(), 100) is None

@@ -135,6 +135,30 @@ def test_an_estimate_beyond_the_limit_is_told_before_the_limit_is_reached():
     assert notices.tick(211.0) == []
 
 
+def test_unused_devices_are_told_of_twice_and_not_when_they_are_used_again():
+    events = [
+        {"kind": "idle", "t": t, "seconds": seconds, "limit": 600.0, "ends": seconds >= 600, "what": f"unused for {t}"}
+        for t, seconds in ((10.0, 300.0), (20.0, 0.0), (30.0, 300.0), (40.0, 600.0))
+    ]
+    names = [name for name, _ in told(Notices({}, created=50.0), *events)]
+    assert names == ["idle-1", "idle-2", "idle-2-end"]
+
+
+def test_a_budget_is_told_of_before_it_is_spent():
+    plan = {"hourly_cost": 3.6, "options": {"max_cost": 1.0}}
+    notices = Notices(plan, created=50.0)
+    assert notices.tick(5000.0) == []
+    notices.take(TRAINING)
+    assert notices.tick(899.0) == []
+    (budget,) = notices.tick(900.0)
+    assert (budget.kind, budget.text) == ("budget", "$0.80 of $1.00 (max_cost) are spent; it is stopped in 3 min 19 s")
+    assert notices.tick(901.0) == []
+    # One that nobody has told of in time is told of by the end.
+    late = Notices(plan, created=50.0)
+    late.take(TRAINING)
+    assert late.tick(2000.0) == []
+
+
 def test_a_flood_is_bounded_and_the_end_is_told():
     notices = Notices({}, created=50.0)
     slow = [{"kind": "straggler", "t": 1.0, "rank": rank} for rank in range(10_000)]

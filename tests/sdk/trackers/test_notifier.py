@@ -26,7 +26,7 @@ from herringbone_contract.errors import TrackerError
 
 FACTS = JobFacts("digits", "Failed", 5.0, 9.0, {}, {"herringbone.backend": "local"})
 NOTICE = Notice("end", "failed", 9.0, "failed after 4 s: rank 0 on algo-1: ValueError: a < b <!channel>\x1b[2J")
-TEXT = "job digits failed after 4 s: rank 0 on algo-1: ValueError: a < b <!channel>\\x1b[2J"
+TEXT = "job digits: failed after 4 s: rank 0 on algo-1: ValueError: a < b <!channel>\\x1b[2J"
 
 
 def send(to, notice=NOTICE, folder=None, **how):

@@ -46,12 +46,30 @@ def summarize_cost(description: Mapping[str, Any], price: Callable[[str], float 
     parts = [f"trained {trained} s", f"billed {billed} s{f' on each of {num_hosts} hosts' if num_hosts > 1 else ''}"]
     if description.get("EnableManagedSpotTraining") and trained and billed < trained:
         parts.append(f"{round(100 * (1 - billed / trained))} % saved by spot")
+    if (cost := cost_of(description, price, billed)) is not None:
+        parts.append(f"about ${cost:.2f}")
+    return ", ".join(parts)
+
+
+def cost_of(description: Mapping[str, Any], price: Callable[[str], float | None], seconds: float) -> float | None:
+    """Return the dollars of a job's instances for some seconds; None where the price of a type is not known."""
+    counts = instance_counts(description)
     prices = {instance_type: price(instance_type) for instance_type in counts}
     hourly = [counts[instance_type] * dollars for instance_type, dollars in prices.items() if dollars is not None]
     # A sum over only some of the instance types would look like the whole cost.
-    if counts and len(hourly) == len(prices):
-        parts.append(f"about ${math.fsum(hourly) * billed / _HOUR_SECONDS:.2f}")
-    return ", ".join(parts)
+    return math.fsum(hourly) * seconds / _HOUR_SECONDS if counts and len(hourly) == len(prices) else None
+
+
+def kept_price(instance_type: str, cache: Path) -> float | None:
+    """Return the price that an earlier answer of any age and region has; None without one."""
+    for path in sorted(cache.glob(f"*-{instance_type}.json")):
+        try:
+            price = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(price, (int, float)) and price > 0:
+            return float(price)
+    return None
 
 
 def instance_counts(description: Mapping[str, Any]) -> dict[str, int]:

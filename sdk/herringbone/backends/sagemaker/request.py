@@ -87,6 +87,7 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
         "role": _role_arn(plan.options.role, names),
         "output_path": _output_path(plan, names),
         "environment": host_environment(plan) or None,
+        "max_run": plan.time_limit,
     }
     to_members(_set_options(plan.options) | own, request)
     # Last, so that `extra_request` can add to every object above, and a contradiction with any of them shows.

@@ -34,6 +34,7 @@ MAX_CHANNELS = 20
 _VERSIONS = ("framework_version", "py_version")
 _UNUSED = (*_VERSIONS, "shm_size", "slurm", "priority")
 _REFUSED = {
+    "idle_timeout": "no controller of ours runs there, which could stop the job; set max_run, or max_cost",
     "log_policies": "SageMaker retries a job after errors of its own only (max_retry_attempts)",
     "min_instance_count": "SageMaker retries a job with the same number of hosts; leave it out",
     "keep_checkpoints": "SageMaker copies checkpoints to S3 itself, and removes none there; leave it out",

@@ -14,10 +14,11 @@ from herringbone.backends.lifecycle import client_lives, model_of, settle
 from herringbone.backends.sagemaker.creation import look_up
 from herringbone.backends.sagemaker.description import SubmissionState, row_of, submission_state
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
-from herringbone.backends.sagemaker.pricing import Prices, summarize_cost
+from herringbone.backends.sagemaker.pricing import Prices, cost_of, kept_price, summarize_cost
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.sagemaker.transfer import fetch_artifact
 from herringbone.backends.shown_logs import ShownLogs
+from herringbone.plan.budget import dollars, hourly_of
 from herringbone.records.home import Home
 from herringbone.records.index import STOPPING, JobIndex, JobRecord
 from herringbone.records.logs import FileLogs
@@ -160,6 +161,18 @@ class SubmittedJobs:
             if error.code != "ValidationException" or not _is_ending(self.describe(name)):
                 raise
         self._asked_at.pop(name, None)
+
+    def cost(self, record: JobRecord) -> float | None:
+        description = json.loads(record.description or "{}")
+        now = record.ended or time.time()
+        seconds = description.get("BillableTimeInSeconds", description.get("TrainingTimeInSeconds"))
+        if seconds is None and record.started is not None:
+            seconds = now - record.started
+        cache = self._home.cache / "prices"
+        hourly = hourly_of(record.plan_dict)
+        if seconds is None or hourly is not None:
+            return None if seconds is None or hourly is None else dollars(hourly, seconds)
+        return cost_of(description, lambda name: kept_price(name, cache), seconds)
 
     def bill(self, name: str) -> str | None:
         record = self._index.get(name)

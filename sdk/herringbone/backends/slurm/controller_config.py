@@ -69,7 +69,7 @@ def config_of(
     }
     config["retries"] = retries if settings_of(plan).requeue else 0
     # Slurm kills at its limit without a grace, so the controller must stop the hosts earlier.
-    config["warning"] = warning_seconds(plan.options.max_run, config["stop_grace"])
+    config["warning"] = warning_seconds(plan.time_limit, config["stop_grace"])
     # The config is a file, so it has no credentials. Nodes may reach the output by several paths, so its real one is
     # not compared. A review refuses Pipe mode.
     config["s3"] = s3_config(plan, home, with_credentials=False)

@@ -113,12 +113,12 @@ def check_cluster(plan: JobPlan, slurm: SlurmCommands, words: Sequence[str], scr
             f"see; it has: {', '.join(known_names) or 'none'}"
         )
     candidates = [kind for kind in kinds if kind.name in names]
-    needed = minutes(plan.options.max_run)
+    needed = minutes(plan.time_limit)
     # One kind of node that allows the time is enough: Slurm then chooses among those.
     if all(kind.max_minutes is not None and kind.max_minutes < needed for kind in candidates):
         most = max(kind.max_minutes or 0 for kind in candidates)
         raise InputError(
-            f"max_run: {plan.options.max_run} s is more than partition {candidates[0].name} allows, {most} minutes; "
+            f"max_run: {plan.time_limit} s is more than partition {candidates[0].name} allows, {most} minutes; "
             f"give max_run={most * 60} or less, and checkpoint_s3_uri to go on in another job"
         )
     # Many clusters accept a job that the rules of its partition exclude, and keep it waiting.

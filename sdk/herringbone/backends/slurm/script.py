@@ -114,7 +114,7 @@ def config_path(folder: JobFolder) -> str:
 
 def _directives(plan: JobPlan, grace: float) -> list[str]:
     settings = settings_of(plan)
-    warning = warning_seconds(plan.options.max_run, grace)
+    warning = warning_seconds(plan.time_limit, grace)
     directives = {
         "job-name": plan.job_name,
         "partition": partition_of(plan),
@@ -127,7 +127,7 @@ def _directives(plan: JobPlan, grace: float) -> list[str]:
         "mem": settings.memory if settings.cpus is not None else 0,
         "gres": settings.gres,
         "constraint": settings.constraint,
-        "time": minutes(plan.options.max_run),
+        "time": minutes(plan.time_limit),
         # The controller stops the hosts in time by itself. Slurm's signal is for a controller that hangs.
         "signal": f"B:TERM@{max(1, int(warning) - _SLURM_EARLY_SECONDS)}",
         # A restarted job must not truncate the log of its earlier attempts.

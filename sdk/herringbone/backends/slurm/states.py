@@ -23,6 +23,7 @@ from herringbone.records.index import (
     FAILED,
     IN_PROGRESS,
     INTERRUPTED,
+    LIMITS,
     MAX_RUNTIME_EXCEEDED,
     PENDING,
     RESTARTING,
@@ -147,7 +148,7 @@ def is_final(report: Mapping[str, Any], *, stop_requested: bool) -> bool:
     """
     status = report.get("status")
     if status == STOPPED:
-        return stop_requested or report.get("secondary_status") == MAX_RUNTIME_EXCEEDED
+        return stop_requested or report.get("secondary_status") in LIMITS.values()
     if status == FAILED:
         return parse_failure(report["failure"]).interrupted_host is None
     return status == COMPLETED

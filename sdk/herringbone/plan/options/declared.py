@@ -110,6 +110,13 @@ local_process. Unit: GPUs. Backends: local_process, local, ssh."""
     hang_timeout: int | str | None
     """How long all ranks may be silent before the job hangs. 0 is never; None is 600 for `smp` and `smddp`, \
 1800 for others of several ranks. Unit: seconds."""
+    idle_timeout: int | str | None
+    """How long the job's GPUs, or its processors without any, may be unused before it is stopped. Unit: seconds. \
+Backends: local_process, local, ssh, slurm."""
+    max_cost: float | None
+    """The most that the job may cost: then it is stopped, and saves as at `herringbone stop`. Unit: dollars."""
+    dollars_per_hour: float | None
+    """The price of a host, where neither AWS's list nor the inventory has it. Unit: dollars an hour."""
     log_policies: Mapping[str, LogAction] | None
     """What a line of the log means for the next attempt, as in `{"NCCL error": "restart"}`. \
 Backends: local_process, local, ssh, slurm."""
@@ -131,6 +138,8 @@ Backends: local_process, local, ssh, slurm."""
     """Allow a shell in the running containers. Backends: ml."""
     check_memory: bool | None
     """Refuse a job whose predicted peak of memory is above its device's, once its step was measured."""
+    check_time: bool | None
+    """Refuse a job that is predicted to take longer than `max_run`, or than `max_cost` pays for."""
 
 
 class DataOptions(TypedDict, total=False):

@@ -18,13 +18,14 @@ from herringbone.plan.destinations import parse_destinations
 from herringbone.plan.git import GitConfig, check_git_config
 from herringbone.plan.notify import Notify, check_notify, written_in_full
 from herringbone.plan.option_errors import explain, unknown_option
+from herringbone.plan.options.environment import check_environment
 from herringbone.plan.options.expressions import check_faults, check_metrics, check_policies
 from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, HUGGING_FACE_VERSIONS, LEFT_OUT, RENAMED
 from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
 from herringbone.plan.texts import check_texts
 from herringbone.system.times import parse_span
 from herringbone_contract.checkpoint.keeping import Keep
-from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES, HostVariable
+from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -33,6 +34,7 @@ MaxSeconds = Annotated[int, msgspec.Meta(ge=1, le=315_360_000)]
 # More hosts than any cluster has: a plan lists them, and a mistyped number must not fill the memory.
 Hosts = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Dollars = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 InputMode = Literal["File", "Pipe", "FastFile"]
 RepositoryAccess = Literal["Platform", "Vpc"]
 # The reaction to a failed attempt whose log matches a policy; docs/do/resume.md.
@@ -96,6 +98,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_retry_attempts: Annotated[Positive | None, Member("RetryStrategy.MaximumRetryAttempts")] = None
     min_instance_count: Positive | None = None
     hang_timeout: NotNegative | None = None
+    idle_timeout: MaxSeconds | None = None
+    max_cost: Dollars | None = None
+    dollars_per_hour: Dollars | None = None
     # Regular expression -> action, and kind of fault -> answer: see `controller.retry.Policies`.
     log_policies: dict[str, LogAction] = {}
     fault_policies: dict[str, str] = {}
@@ -111,6 +116,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     enable_infra_check: Annotated[bool | None, Member("InfraCheckConfig.EnableInfraCheck", alone=True)] = None
     enable_remote_debug: Annotated[bool | None, Member("RemoteDebugConfig.EnableRemoteDebug", alone=True)] = None
     check_memory: bool = True
+    check_time: bool = True
 
     # Input and output.
     input_mode: Annotated[InputMode, Member("AlgorithmSpecification.TrainingInputMode")] = "File"
@@ -209,10 +215,9 @@ _LEGAL: dict[str, tuple[str, ...]] = {
     "training_repository_access_mode": get_args(RepositoryAccess),
 }
 # Times in seconds, which may be written as text with units.
-TIMES = ("max_run", "max_wait", "hang_timeout", "keep_alive_period_in_seconds")
+TIMES = ("max_run", "max_wait", "hang_timeout", "idle_timeout", "keep_alive_period_in_seconds")
 _SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?", re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_options(raw: Mapping[str, Any]) -> Options:
@@ -251,7 +256,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
             "options: a value has half of a character (a lone surrogate), or is nested too deeply"
         ) from None
     options = msgspec.structs.replace(options, sagemaker_session=session)
-    _check_environment(options.environment)
+    check_environment(options.environment)
     if options.shm_size is not None:
         size_in_bytes("shm_size", options.shm_size)
     if options.git_config is not None:
@@ -346,30 +351,6 @@ def _refuse_left_out(name: str, value: Any) -> None:
     )
 
 
-def _check_environment(environment: Mapping[str, str]) -> None:
-    if len(environment) > MAX_ENVIRONMENT_VARIABLES:
-        raise OptionError(
-            f"environment: {len(environment)} variables, the service takes {MAX_ENVIRONMENT_VARIABLES}; "
-            "put the rest in a file of source_dir or in hyperparameters"
-        )
-    for name, value in environment.items():
-        if not _VARIABLE_NAME.fullmatch(name):
-            raise OptionError(f"environment: {name!r} is no variable name; use letters, digits and _ only")
-        if len(value) > MAX_ENVIRONMENT_CHARS:
-            raise OptionError(
-                f"environment: {name} has {len(value)} characters, the service takes {MAX_ENVIRONMENT_CHARS}; "
-                "put long values in a file of source_dir"
-            )
-        if "\0" in value:
-            raise OptionError(f"environment: {name} holds a NUL character, which no environment can carry")
-    observer = environment.get(HostVariable.OBSERVER, "on")
-    if observer not in ("on", "off"):
-        raise OptionError(
-            f"environment: {HostVariable.OBSERVER} is {observer!r}; use 'off' for a job without samples and metrics of "
-            "its script, or leave it out"
-        )
-
-
 def _check_together(options: Options) -> None:
     # Without spot instances, `max_wait` is the time in a line, which may be shorter than the job.
     if options.use_spot_instances and options.max_wait is not None and options.max_wait < options.max_run:
@@ -380,6 +361,14 @@ def _check_together(options: Options) -> None:
         raise OptionError("model_channel_name: names the channel of model_uri, and model_uri is missing; give it, too")
     if options.keep_checkpoints is not None:
         _check_metric(options, options.keep_checkpoints.metric)
+    if "idle" in options.fault_policies and options.idle_timeout is None:
+        raise OptionError(
+            "fault_policies: 'idle' is what idle_timeout finds, and idle_timeout is missing; give it, too"
+        )
+    if options.idle_timeout and options.environment.get(HostVariable.OBSERVER) == "off":
+        raise OptionError(
+            f"idle_timeout: a host's observer measures its use, and {HostVariable.OBSERVER} is 'off'; leave that out"
+        )
     if (options.subnets is None) != (options.security_group_ids is None):
         raise OptionError("subnets, security_group_ids: give both or neither")
 

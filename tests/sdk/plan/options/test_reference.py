@@ -90,7 +90,7 @@ def test_the_docstring_documents_the_constructors_own_arguments(estimator, _opti
 
 def test_the_types_are_those_that_the_options_take():
     """Users may write more than the converted type holds, such as a list for a tuple or a text for a time."""
-    wider = {"max_run", "max_wait", "hang_timeout", "keep_alive_period_in_seconds", "track", "notify"}
+    wider = {"max_run", "max_wait", "hang_timeout", "keep_alive_period_in_seconds", "track", "notify", "idle_timeout"}
     for field in msgspec.structs.fields(Options):
         hint = typing.get_type_hints(options_dict.OptionsDict)[field.name]
         assert type(None) in typing.get_args(hint) or hint is typing.Any, field.name

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from herringbone.controller.verdict import HostEnd, Verdict, judge
-from herringbone.records.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL
+from herringbone.records.index import COMPLETED, FAILED, LIMITS, STOPPED, TERMINAL
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
@@ -114,11 +114,12 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
     done = sorted((state for state in states if state.done), key=lambda state: state.ended)
     rows = [state.row for state in done if state.row is not None]
     stopped = any(row["secondary_status"] == STOPPED and not _was_killed_late(row) for row in rows)
-    max_run_over = any(row["secondary_status"] == MAX_RUNTIME_EXCEEDED for row in rows)
+    reached = {row["secondary_status"] for row in rows}
+    limit = next((option for option, status in LIMITS.items() if status in reached), "")
     # A supervisor whose controller was killed makes all hosts stop.
     controller_died = any(row["status"] == FAILED and _failure(row).host is None for row in rows)
-    ends = [_host_end(state, stop_requested=stopped or max_run_over or controller_died) for state in done]
-    verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
+    ends = [_host_end(state, stop_requested=stopped or bool(limit) or controller_died) for state in done]
+    verdict = judge(ends, stopped=stopped, limit=limit)
     lost = next((state for state in states if state.lost and not state.done), None)
     if lost is not None:
         return _with_lost_machine(verdict, lost, heard=bool(done))

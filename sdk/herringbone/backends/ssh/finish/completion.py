@@ -25,8 +25,10 @@ from herringbone.controller.attempt_end import EndedHosts, end_attempt, last_col
 from herringbone.controller.attempts import read_log
 from herringbone.controller.log_files import say
 from herringbone.controller.retry import policies_of
+from herringbone.plan.budget import bill_text
 from herringbone.records.home import JobFolder
 from herringbone.records.index import STOPPING, UPLOADING, JobIndex, JobRecord
+from herringbone.records.job_events import JobEvents, held_seconds
 from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
@@ -181,6 +183,13 @@ class MachineHosts(EndedHosts):
             message=f"the results could not be fetched: {error}; nothing is lost: they are in {folders}, and "
             f"`herringbone repack {self.job}` fetches and packs them",
         )
+
+    def tell_bill(self) -> None:
+        if self._plan.hourly_cost is not None:
+            seconds = held_seconds(self._folder.job_events, self._ended)
+            text = bill_text(self._plan.hourly_cost, len(self._plan.hosts), seconds)
+            self.say(f"bill: {text}")
+            JobEvents(self._folder.job_events).bill(text)
 
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         # Last: from now on other processes read the results.

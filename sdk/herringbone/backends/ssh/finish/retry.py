@@ -67,9 +67,9 @@ class RestartableHosts(MachineHosts):
     def _options(self) -> Options:
         """Return the options with the rest of `max_run`, which limits all attempts together."""
         spent = time.time() - (self._record.started or time.time())
-        rest = int(self._plan.options.max_run - spent)
+        rest = int(self._plan.time_limit - spent)
         if rest < 1:
-            raise HostError(f"max_run, {self._plan.options.max_run} s for all attempts together, is over")
+            raise HostError(f"the time of all attempts together, {self._plan.time_limit} s, is over")
         return msgspec.structs.replace(self._plan.options, max_run=rest)
 
     def _check_startable(self) -> None:

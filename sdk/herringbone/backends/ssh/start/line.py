@@ -45,7 +45,7 @@ def request_of(plan: JobPlan, machine: Machine) -> dict[str, Any]:
         "job": plan.job_name,
         "client": f"{getpass.getuser()}@{platform.node()}",
         "priority": plan.options.priority,
-        "max_run": float(plan.options.max_run),
+        "max_run": float(plan.time_limit),
         **wants_on(plan, machine),
     }
 
