@@ -57,6 +57,8 @@ class Key:
     IDLE_TIMEOUT = "sagemaker_idle_timeout"
     # Our own addition: kind of fault -> answer, see `policies`. Left out, the defaults hold.
     FAULT_POLICIES = "sagemaker_fault_policies"
+    # Our own addition: the notice that the platform takes a host away, see `events.drain`; a text, or a list as JSON.
+    DRAIN_NOTICE = "sagemaker_drain_notice"
     # Our own addition: `checkpoint.keeping.Keep` as JSON. Left out, no checkpoint is removed.
     KEEP_CHECKPOINTS = "sagemaker_keep_checkpoints"
     DISTRIBUTION_INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"

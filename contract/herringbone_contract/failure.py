@@ -11,6 +11,7 @@ import signal
 from typing import NamedTuple
 
 from herringbone_contract.constants import MAX_FAILURE_CHARS
+from herringbone_contract.policies import DRAIN
 
 # Of a process that a crash has ended.
 CRASH_CODES = frozenset(
@@ -146,6 +147,16 @@ def lost_process(host: str, event: str, code: int, last_lines: tuple[str, ...] =
     'algo-1: exit code 137, killed by SIGKILL: lost a process of algo-1: mpirun ended before its ranks did'
     """
     return Failure(host=host, exit_code=code, message=f"{_LOST_PROCESS}{host}: {event}", log_tail=last_lines)
+
+
+def taken_away(host: str, notice: str) -> Failure:
+    """Return the failure of a job that ended because the platform takes a host of it away.
+
+    >>> taken_away("algo-1", "/run/drain exists").what
+    'exit code 143, killed by SIGTERM: the platform takes away algo-1: /run/drain exists'
+    """
+    message = f"the platform takes away {host}: {notice}"
+    return Failure(host=host, exit_code=128 + signal.SIGTERM, message=message, fault=DRAIN)
 
 
 # Remedies for the service's own failures, by its words for them; no script causes these.

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+# The kind of fault that is no failure: without another attempt, its job has stopped.
+DRAIN = "drain"
 REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL = "report", "restart", "exclude_host", "stop", "fail"
 
 
@@ -30,6 +32,9 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             (REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL), "one rank keeps the others waiting in each step", watched=True
         ),
         "idle": Fault((STOP, REPORT), "no device of the job is used for `idle_timeout`", watched=True),
+        DRAIN: Fault(
+            (EXCLUDE_HOST, RESTART, STOP), "the platform takes a host away, says `drain_notice`", watched=True
+        ),
         "host_lost": Fault((RESTART, EXCLUDE_HOST, FAIL), "a host, or a process of ours on it, is gone"),
         "device_error": Fault((EXCLUDE_HOST, RESTART, FAIL), "the driver of a GPU says that it is broken"),
         "collective_timeout": Fault((RESTART, FAIL), "NCCL gave up an operation between ranks"),

@@ -110,6 +110,12 @@ class Host(NamedTuple):
         return value if isinstance(value, dict) else None
 
     @property
+    def drain_notice(self) -> str | list[str] | None:
+        """The notice that the platform takes a host away, as `events.drain` has it; None for none."""
+        value = self.steering.get(Key.DRAIN_NOTICE)
+        return value if isinstance(value, (str, list)) else None
+
+    @property
     def job_name(self) -> str:
         """The job's name, or an empty text."""
         return str(self.environ.get(HostVariable.JOB_NAME) or self.steering.get(Key.JOB_NAME) or "")

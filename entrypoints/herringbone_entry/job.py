@@ -25,7 +25,7 @@ from herringbone_entry.private import Private, read_private
 from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
-from herringbone_entry.supervisor.coordinator import STOPPED_CODE
+from herringbone_entry.supervisor.job_stop import STOPPED_CODE
 from herringbone_entry.supervisor.membership import Follower, Leader, Membership
 from herringbone_entry.supervisor.preparing import PreparingSupervisor
 from herringbone_entry.supervisor.running import RunningSupervisor
@@ -119,7 +119,7 @@ class Job:
             record = failure.of_error(self._host.name, error)
             self._context.report({"kind": "failed", "failure": record.to_json()})
         except Stopped:
-            self._context.report({"kind": "stop"})
+            self._ask_to_stop("SIGTERM")
         # From now on signals arrive as calls in the loop, and `Stopped` is raised no more.
         self._loop.signals({**dict.fromkeys(_STOP_SIGNALS, self._stop), signal.SIGCHLD: self._reap})
         # `_prepare` has started children, and no signal tells of one that has ended already.
@@ -145,12 +145,15 @@ class Job:
     def _reap(self) -> None:
         self._supervisor.reap()
 
-    def _stop(self) -> None:
+    def _ask_to_stop(self, why: str) -> None:
+        self._context.report({"kind": "stop", "why": why, "leaving": False})
+
+    def _stop(self, why: str = "SIGTERM") -> None:
         """Report the first stop as a stop; kill this host's processes at the second one, and report that."""
         self._stops += 1
         # A second signal means that the user does not want to wait for the grace period.
         if self._stops == 1:
-            self._context.report({"kind": "stop"})
+            self._ask_to_stop(why)
         else:
             self._supervisor.receive({"kind": "kill"})
             self._context.report({"kind": "kill"})
@@ -170,7 +173,7 @@ class Job:
                     self._take_requests(chunk)
                     return
             self._loop.forget(lifeline)
-            self._stop()
+            self._stop("the end of its controller's pipe")
 
         self._loop.read(lifeline, read)
         if self._requested:

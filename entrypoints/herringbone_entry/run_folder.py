@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from herringbone_contract.errors import LaunchError
+from herringbone_contract.events import stop_file
 
 _DEFAULT_PARENT = "/tmp"  # noqa: S108 - we make a folder there that only we can open
 _FIFO_BYTES = 1 << 20
@@ -24,7 +25,7 @@ class RunFolder:
         self._path = backend_folder
         self._parent = environ.get("TMPDIR") or _DEFAULT_PARENT
         self._own: str | None = None
-        self._fifos: list[str] = []
+        self._files: list[str] = []
 
     @property
     def path(self) -> str:
@@ -52,7 +53,7 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108
         os.mkfifo(path, 0o600)
-        self._fifos.append(path)
+        self._files.append(path)
         # POSIX leaves open what this does; Linux and macOS open both ends.
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
@@ -61,9 +62,20 @@ class RunFolder:
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _FIFO_BYTES)
         return path, descriptor
 
+    def make_stop_file(self, fifo: str, ranks: int) -> str:
+        """Make the file by which ranks agree on a stop, next to a FIFO; return its path, "" where that cannot be."""
+        path = stop_file.path_of(fifo)
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108
+            stop_file.make(path, ranks)
+            self._files.append(path)
+            return path
+        return ""
+
     def remove(self) -> None:
-        """Remove the FIFOs, and the folder if we made it."""
-        for path in self._fifos:
+        """Remove the FIFOs and files, and the folder if we made it."""
+        for path in self._files:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # noqa: PTH108 - as fast as can be: the user waits for the end
         if self._own is None:

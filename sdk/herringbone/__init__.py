@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from herringbone_contract.events.script import log_metrics, log_progress
+    from herringbone_contract.events.stops import should_stop
 
 __all__ = [
     # Describe a job.
@@ -96,6 +97,7 @@ __all__ = [
     # Report from a script that runs in a job.
     "log_metrics",
     "log_progress",
+    "should_stop",
     # Catch errors.
     "HerringboneError",
     "UsageError",
@@ -156,6 +158,7 @@ _MODULES = {
     "TuningJobCompletionCriteriaConfig": "herringbone.tuner.configs",
     "log_metrics": "herringbone_contract.events.script",
     "log_progress": "herringbone_contract.events.script",
+    "should_stop": "herringbone_contract.events.stops",
 }
 
 

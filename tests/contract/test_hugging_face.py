@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,30 @@ def test_only_the_first_rank_sends_numbers_with_the_trainers_step() -> None:
         callback.on_log(None, state, None, logs=logs)
         callback.on_log(None, state, None, logs=None)
     assert sent == [("loss", 0.5, 5, "huggingface"), ("seen", 7, 5, "huggingface")]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "handled", "asked", "stops"),
+    [
+        ("steps", False, True, True),
+        ("steps", False, False, False),
+        ("no", False, True, False),
+        ("steps", True, True, False),
+    ],
+)
+def test_a_trainer_that_saves_saves_and_ends_when_its_job_is_asked_to_go(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, handled: bool, asked: bool, stops: bool
+) -> None:
+    """Not one that saves nothing, nor where the script itself handles SIGTERM, as `enable_jit_checkpoint` does."""
+    monkeypatch.setattr("herringbone_contract.events.stops.should_stop", lambda: asked)
+    monkeypatch.setattr("herringbone_contract.events.stops.asks_for_script", lambda: not handled)
+    callback = hugging_face.callback_class(object)()
+    control = SimpleNamespace(should_save=False, should_training_stop=False)
+    state = SimpleNamespace(is_world_process_zero=False)
+    callback.on_step_end(SimpleNamespace(save_strategy=strategy), state, control)
+    assert (control.should_save, control.should_training_stop) == (stops, stops)
+    with pytest.raises(SystemExit) if stops else contextlib.nullcontext():
+        callback.on_save(None, None, control)
 
 
 class _Trainer:

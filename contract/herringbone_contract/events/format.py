@@ -19,6 +19,10 @@ that they do not know. The kinds:
     checkpoint  path, bytes
     removed     path, successor, unit, after       a checkpoint that the job's `keep_checkpoints` does not keep
     restart     attempt, why
+    stop        why, call, seconds, grace, saved   the end of a job that was asked to go, `seconds` after the notice:
+                                                   `saved` is a checkpoint that came meanwhile, or None; ranks stopped
+                                                   at this `call` of `should_stop`, None for a script that never asks
+    drain       why                                the platform takes the host away, by the job's `drain_notice`
     straggler   seconds, median, ratio, steps, why    a rank whose steps take longer than the others', and its cause
     hang        since, why, ranks                  all ranks were silent for `since` seconds; `ranks` are the odd ones
     idle        seconds, limit, ends, what         no device of the job is used for `seconds`; at `limit` it `ends`

@@ -2,6 +2,7 @@
 
     [1] the arguments   `HfArgumentParser` accepts the argument that each job of AWS's model-parallel library has
     [2] the metrics     each `Trainer` sends what it logs, with its own step, and its progress
+    [3] the stop        each `Trainer` that saves checkpoints saves one when its job is asked to go, and ends the script
 
 Scripts stay as they are. Read in the sources of transformers 4.57 and 5.23.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from herringbone_contract.constants import Key
-from herringbone_contract.events import outbox
+from herringbone_contract.events import outbox, stops
 from herringbone_contract.events.format import HUGGING_FACE
 from herringbone_contract.events.script import log_progress
 from herringbone_contract.events.steps import is_heard
@@ -84,9 +85,10 @@ def callback_class(base: Any, send: Callable[..., None] = outbox.metric) -> Any:
     """Return the subclass of transformers' `TrainerCallback` that sends what a Trainer logs to the job's events."""
 
     class JobCallback(base):  # type: ignore[misc]  # the base class is known at run time only
-        """Sends each value of `Trainer.log`, in order and unchanged, and the progress of the training."""
+        """Sends each value of `Trainer.log`, in order and unchanged, and the progress of the training; stops it. [3]"""
 
         _shown = 0.0
+        _stops = False
 
         def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
             for name, value in (logs or {}).items():
@@ -99,10 +101,19 @@ def callback_class(base: Any, send: Callable[..., None] = outbox.metric) -> Any:
             if state.is_world_process_zero and state.max_steps > 0:
                 log_progress(state.global_step, state.max_steps)
 
-        on_train_end = on_train_begin
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.on_train_begin(args, state, control)
+            stops.no_more()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if time.monotonic() - self._shown >= _PROGRESS_SECONDS:
-                self.on_train_end(args, state, control)
+                self.on_train_begin(args, state, control)
+            if args.save_strategy != "no" and stops.asks_for_script() and stops.should_stop():
+                self._stops = control.should_save = control.should_training_stop = True
+
+        def on_save(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+            # At once: the end of the epoch that follows in Trainer would save a second time over this checkpoint.
+            if self._stops:
+                stops.leave()
 
     return JobCallback

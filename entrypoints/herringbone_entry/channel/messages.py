@@ -1,10 +1,10 @@
 """The messages between the coordinator and the supervisors of a job's hosts, by their `kind`.
 
-    host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Kill ·
+    host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Asked · Kill ·
                           LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
                           Moved · UnusedDevices · Steps · ClockTime · RankEntries · StacksWanted · RankStacks ·
                           RankRecord · Removed
-    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish · LookAtStacks · Clock · Removed
+    coordinator -> hosts  Check · Start · Ask · Stop · Release · Abort · Kill · Finish · LookAtStacks · Clock · Removed
               -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
 A message is the JSON object that travels, so nothing converts it. Messages are typed dictionaries, and this module is
@@ -62,7 +62,8 @@ class RankEnded(TypedDict):
 
     `code` is None for a rank under mpirun that reported none; `seen` is then the exit code that the system showed, None
     if it showed none. `reaped` means that its parent had collected its exit code before the supervisor could look.
-    `over` means that only Python's teardown remained. `failure` is None if `code` is 0.
+    `over` means that only Python's teardown remained. `failure` is None if `code` is 0. `obeyed` means that a rank of
+    its host was asked to stop, and has heard so.
     """
 
     kind: Literal["ended"]
@@ -71,6 +72,7 @@ class RankEnded(TypedDict):
     seen: int | None
     reaped: bool
     over: bool
+    obeyed: bool
     age: float
     failure: str | None
 
@@ -202,10 +204,33 @@ class RankRecord(TypedDict):
     record: dict[str, Any]
 
 
-class Stop(TypedDict):
-    """Upwards: somebody asked this host to stop the job. Downwards: stop the ranks, with the grace period."""
+class StopWanted(TypedDict):
+    """Somebody asked this host to stop the job, by what `why` says; `leaving`: the platform takes the host away."""
 
     kind: Literal["stop"]
+    why: str
+    leaving: bool
+
+
+class Ask(TypedDict):
+    """Let the ranks wait in their next call of `should_stop`, and report how many they have made."""
+
+    kind: Literal["ask"]
+    why: str
+
+
+class Asked(TypedDict):
+    """The most calls that a rank of the host has made; 0 for ranks that never call."""
+
+    kind: Literal["asked"]
+    most: int
+
+
+class Stop(TypedDict):
+    """Stop the ranks, with the grace period: at this call of theirs; 0: by SIGTERM now."""
+
+    kind: Literal["stop"]
+    call: int
 
 
 class Kill(TypedDict):
@@ -328,7 +353,8 @@ Event = (
     | HostFailed
     | LauncherEnded
     | ServerEnded
-    | Stop
+    | StopWanted
+    | Asked
     | Kill
     | Moved
     | UnusedDevices
@@ -340,4 +366,6 @@ Event = (
     | RankRecord
     | Passed
 )
-Order = Check | Say | Emit | LookAtStacks | Clock | Start | Stop | Release | Abort | Hurry | Kill | Passed | Finish
+Order = (
+    Check | Say | Emit | LookAtStacks | Clock | Start | Ask | Stop | Release | Abort | Hurry | Kill | Passed | Finish
+)

@@ -199,6 +199,8 @@ def make_sources(settings: Settings, complain: Callable[[str], None]) -> list[So
         add(partial(_sampler, settings))
     plain = partial(Checkpoints, settings.checkpoints, since=settings.started)
     add(plain if settings.keep is None else partial(_keeper, settings, complain))
+    if settings.drain is not None:
+        add(partial(_drain_notice, settings.drain))
     return sources
 
 
@@ -207,6 +209,12 @@ def _keeper(settings: Settings, complain: Callable[[str], None]) -> Source:
     from herringbone_entry.observer.keeper import Keeper
 
     return Keeper(settings, complain)
+
+
+def _drain_notice(notice: str | list[str]) -> Source:
+    from herringbone_entry.observer.drain import DrainNotice
+
+    return DrainNotice(notice)
 
 
 def _sampler(settings: Settings) -> Source:

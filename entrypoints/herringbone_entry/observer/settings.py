@@ -15,7 +15,7 @@ class Settings(NamedTuple):
     is the time at which the ranks were started, in seconds since 1970. `status_listener` and `status_token` are the
     descriptors of a `StatusListener`. `output_interval` is the time in seconds between two flushes, and
     `sample_interval` the least time between two samples. `keep` is what the job's `keep_checkpoints` says, and the host
-    that `leads` decides which checkpoints are removed.
+    that `leads` decides which checkpoints are removed. `drain` is what the job's `drain_notice` says.
     """
 
     host: str
@@ -34,6 +34,7 @@ class Settings(NamedTuple):
     job: str = ""
     keep: Mapping[str, Any] | None = None
     leads: bool = False
+    drain: str | list[str] | None = None
 
     def encode(self) -> bytes:
         """Return the settings as one line.

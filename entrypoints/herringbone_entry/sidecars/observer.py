@@ -83,6 +83,8 @@ class ObserverSidecar:
         context.loop.later(_LOOK_SECONDS, self._look_at_ranks)
         if settings.leads:
             context.listeners.append(self._pass_on_removals)
+        if settings.drain is not None:
+            context.listeners.append(self._pass_on_notice)
         context.watched.append(lambda: {} if self._pid is None else {"the observer": self._pid})
 
     @property
@@ -144,6 +146,14 @@ class ObserverSidecar:
                 why = f"checkpoint {event['path']} is removed, because {event['successor']} is whole"
                 self._context.log(printable(why))
                 self._context.report({"kind": "removed", "unit": event["unit"], "after": event["after"]})
+
+    def _pass_on_notice(self, lines: bytes) -> None:
+        for line in lines.splitlines() if b'"drain"' in lines else ():
+            event = parse(line)
+            if event is not None and event["kind"] == "drain":
+                why = printable(str(event.get("why")))
+                self._context.log(f"the platform takes this host away: {why}")
+                self._context.report({"kind": "stop", "why": why, "leaving": True})
 
     def _start(self) -> None:
         self._starts += 1
@@ -221,6 +231,7 @@ def start_observer(
         job=host.job_name,
         keep=host.keep_checkpoints,
         leads=leads and host.keep_checkpoints is not None,
+        drain=host.drain_notice,
         output_interval=1.0 if has_controller else _OUTPUT_SECONDS_ELSEWHERE,
         sample_interval=1.0 if has_controller else _SAMPLE_SECONDS_ELSEWHERE,
     )

@@ -1,7 +1,7 @@
 """The coordinator, on the first host: decides when a job starts, which failure came first, and when the job is over.
 
     joining --ready from all, checked by all--> running --all ranks ended with 0--> done
-                                  |  |\\-stop--> stopping --all ranks ended--> done (143, or 0 when all exited 0)
+                                  |  |\\-stop--> stopping --all ranks ended--> done (143; 0 when all exited 0 unasked)
                                   |  \\--rank 0, a chief, ended with 0--> closing --all ranks ended--> done
                                   \\--a rank failed, a host was lost--> failing --all ended--> done
 
@@ -20,6 +20,7 @@ from herringbone_contract.failure_text import parse_failure
 from herringbone_contract.policies import REPORT, STOP, answer
 from herringbone_entry.supervisor.evidence import Evidence, first_cause
 from herringbone_entry.supervisor.host_register import HostRegister
+from herringbone_entry.supervisor.job_stop import STOPPED_CODE, JobStop
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         Ready,
         ServerEnded,
         Spawn,
-        Stop,
+        StopWanted,
     )
     from herringbone_entry.supervisor.job_watch import JobWatch
 
@@ -45,9 +46,6 @@ SETTLE_SECONDS = 0.25
 LOOK_SECONDS = 1.5
 # After this many seconds a failing job ends, also when some ranks or hosts have not reported.
 ABORT_SECONDS = 5.0
-STOPPED_CODE = 143
-_SIGTERM_CODE = 143
-
 Later = Callable[[float, Callable[[], None]], object]
 
 
@@ -107,8 +105,8 @@ class Coordinator:
         self._terminates_at = float("inf")
         self._evidence: list[Evidence] = []
         self._settled = False
-        self._released = False
-        self._hurried = False
+        self._job_stop = JobStop(hosts, order=order, later=later)
+        self._released = self._hurried = False
         # Kept after the end, for hosts that join late.
         self._finish: Finish | None = None
         self._handlers: dict[str, Callable[[str, Any], None]] = {
@@ -120,6 +118,7 @@ class Coordinator:
             "server_ended": self._server_ended,
             "failed": self._host_failed,
             "stop": self._stop,
+            "asked": self._job_stop.receive,
             "kill": self._kill,
             "spawn": self._spawn,
             "daemon_ended": self._daemon_ended,
@@ -214,6 +213,7 @@ class Coordinator:
     def _rank_ended(self, host: str, ended: RankEnded) -> None:
         rank, code, failure = ended["rank"], ended["code"], ended["failure"]
         self._codes[rank] = code
+        self._job_stop.note_end(obeyed=ended["obeyed"])
         if ended["over"]:
             self._over.add(rank)
         if failure is not None and code != 0 and self.phase in (Phase.RUNNING, Phase.FAILING):
@@ -230,7 +230,7 @@ class Coordinator:
         code, killed = ended["code"], ended["killed"]
         self._launcher_code, self._killed_code = code, ended["rank_code"]
         # mpirun may have been slow to see the first death, and have seen a rank die of our own SIGTERM before.
-        self._may_be_ours = ended["rank_code"] == _SIGTERM_CODE and self._clock() >= self._terminates_at
+        self._may_be_ours = ended["rank_code"] == STOPPED_CODE and self._clock() >= self._terminates_at
         evidence = Evidence(
             self._clock(), parse_failure(ended["failure"]), code or 1, from_launcher=not killed, outside=killed
         )
@@ -284,10 +284,10 @@ class Coordinator:
         if chosen == REPORT or self.phase is not Phase.RUNNING:
             return
         if chosen == STOP:
-            self._order(
-                {"kind": "say", "host": self._register.first, "text": f"stopping: fault_policies says so of {kind}"}
-            )
-            self._stop(self._register.first)
+            text = f"stopping: fault_policies says so of {kind}"
+            self._order({"kind": "say", "host": self._register.first, "text": text})
+            # Ranks that hang ask no more.
+            self._stop(self._register.first, {"kind": "stop", "why": kind, "leaving": False}, asks=kind != "hang")
         else:
             # Whatever ranks report of their end follows from ours.
             self._fail(Evidence(self._clock(), failure._replace(fault=kind), failure.exit_code, outside=True))
@@ -318,16 +318,16 @@ class Coordinator:
 
     # Ending
 
-    def _stop(self, _host: str, _stop: Stop | None = None) -> None:
+    def _stop(self, host: str, stop: StopWanted, *, asks: bool = True) -> None:
         if self.phase is Phase.JOINING:
-            self._end(STOPPED_CODE, None)
+            self._end(*self._job_stop.end([None]))
         elif self.phase is Phase.RUNNING:
             self.phase = Phase.STOPPING
-            self._order({"kind": "stop"})
+            self._job_stop.begin(host, stop, asks=asks)
 
     def _kill(self, host: str, _kill: object) -> None:
         self._order({"kind": "kill"})
-        self._stop(host)
+        self._stop(host, {"kind": "stop", "why": "a second stop", "leaving": False})
 
     def _fail(self, evidence: Evidence) -> None:
         self._evidence.append(evidence)
@@ -371,9 +371,9 @@ class Coordinator:
         elif self.phase is Phase.RUNNING and self._register.has_chief and self._codes.get(0) == 0:
             # The other ranks work for the chief alone, and some never end by themselves.
             self.phase = Phase.CLOSING
-            self._order({"kind": "stop"})
+            self._order({"kind": "stop", "call": 0})
         elif self.phase is Phase.STOPPING and all_ended:
-            self._end(STOPPED_CODE if any(code != 0 for code in self._codes.values()) else 0, None)
+            self._end(*self._job_stop.end(self._codes.values()))
         elif (
             self.phase is Phase.FAILING and self._settled and self._register.all_heard and (all_ended or launcher_ended)
         ):

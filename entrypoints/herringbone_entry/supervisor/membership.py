@@ -12,7 +12,8 @@ from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.frames import Message, Wire
 from herringbone_entry.event_loop import Loop
 from herringbone_entry.host import Host
-from herringbone_entry.supervisor.coordinator import STOPPED_CODE, Coordinator
+from herringbone_entry.supervisor.coordinator import Coordinator
+from herringbone_entry.supervisor.job_stop import STOPPED_CODE
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.channel import Connector, Link
@@ -209,7 +210,7 @@ class Follower:
         if order["kind"] == "start" and self._link is not None:
             self._started = True
             self._link.watch()
-        self._stopping = self._stopping or order["kind"] == "stop"
+        self._stopping = self._stopping or order["kind"] in ("ask", "stop")
         self._over = self._over or order["kind"] == "finish"
         self._obey(order)
 

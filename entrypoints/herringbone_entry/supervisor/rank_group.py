@@ -54,6 +54,8 @@ class RankGroup:
         self._deferred: list[RankProcess] = []
         # A rank that attaches after a stop must still get its SIGTERM.
         self._stopping = False
+        # Says whether a rank has heard that it is to stop; set when the ranks are asked.
+        self.has_obeyed: Callable[[], bool] = lambda: False
         # While true, a rank that reports its end waits for leave to exit.
         self._holds = False
         # A rank that attaches after an abort must get the same signal as the others.
@@ -133,13 +135,15 @@ class RankGroup:
             if rank.pid is None:
                 rank.never_came()
 
-    def stop(self) -> None:
-        """Send SIGTERM to every rank.
+    def stop(self, call: int) -> None:
+        """Send SIGTERM to every rank, or leave them alone where they stop at a `call` of theirs.
 
         Under mpirun a rank that dies takes the others along, also ranks that are saving a checkpoint. So a rank under
         mpirun that does not handle SIGTERM gets it last, and one that is done waits for the others.
         """
         self._holds = self._under_mpi
+        if call:
+            return
         self._stopping = True
         for rank in self.living:
             self._stop_rank(rank)
@@ -225,6 +229,7 @@ class RankGroup:
                 "seen": rank.seen_code,
                 "reaped": rank.reaped,
                 "over": rank.reported_over,
+                "obeyed": self.has_obeyed(),
                 "age": age,
                 "failure": record,
             }

@@ -1,8 +1,8 @@
 """The supervisor of a host that is ready: starts or awaits its ranks, reports their ends, obeys the coordinator.
 
-    orders    check · say · emit · stacks · clock · start · stop · release · abort · hurry · kill · spawn · daemon_ended
-              finish
-    events    ready · checked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
+    orders    check · say · emit · stacks · clock · start · ask · stop · release · abort · hurry · kill · spawn ·
+              daemon_ended · finish
+    events    ready · checked · asked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
 
 After `finish` this host leaves in steps, none of which blocks the loop:
 
@@ -43,6 +43,7 @@ from herringbone_entry.supervisor.ending import Ending
 from herringbone_entry.supervisor.membership import Membership
 from herringbone_entry.supervisor.rank_group import RankGroup
 from herringbone_entry.supervisor.start_message import sharding_variables, start_message, thread_limits
+from herringbone_entry.supervisor.stopping import HostStop
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Removed, Spawn, Start
@@ -87,6 +88,7 @@ class RunningSupervisor:
         self._ports = [ReservedPort() for _ in range(2 + prepared.num_tensorflow_servers)]
         # The FIFO to which ranks send events; None if it could not be made, or the user wants none.
         self._fifo: int | None = None
+        self._host_stop = HostStop(context, self._ranks, self._kill)
         # Takes posts of the ranks' progress; None where the system cannot have one, or the user has another.
         self._status: StatusListener | None = None
         # From about a second after the start on.
@@ -101,7 +103,8 @@ class RunningSupervisor:
             "stacks": lambda order: self._host_watch().look(order["id"]),
             "clock": lambda order: self._host_watch().steps.answer(order),
             "start": self._start,
-            "stop": self._stop,
+            "ask": self._host_stop.ask,
+            "stop": self._host_stop.stop,
             "release": lambda _: self._ranks.release(),
             "removed": self._removed,
             "abort": self._abort,
@@ -198,8 +201,8 @@ class RunningSupervisor:
             # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
         orders = self._ranks.orders = self._orders_folder()
-        variables = thread_limits(self._context, prepared, layout, order["machine_ranks"]) | self._observe()
-        variables |= sharding_variables(self._context, prepared, layout)
+        variables = thread_limits(self._context, prepared, layout, order["machine_ranks"])
+        variables |= self._observe(layout.world_size) | sharding_variables(self._context, prepared, layout)
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
             message = start_message(
@@ -249,7 +252,7 @@ class RunningSupervisor:
             versions = json.dumps(find_versions(self._prepared.python, sys.path))
             write_whole(host.paths.versions, versions.encode(), mode=0o666)
 
-    def _observe(self) -> dict[str, str]:
+    def _observe(self, ranks: int) -> dict[str, str]:
         """Make the FIFO for events, have the observer start soon, and return the variables that ranks need for it."""
         host = self._context.host
         if host.environ.get(HostVariable.OBSERVER) == "off":
@@ -262,6 +265,7 @@ class RunningSupervisor:
         except (OSError, LaunchError) as error:
             self._context.log(f"metrics that the script sends are lost: no FIFO can be made ({error})")
             return variables
+        self._host_stop.path = self._run_folder.make_stop_file(path, ranks)
         return {**variables, RankVariable.EVENTS: path}
 
     def _listen_for_status(self) -> dict[str, str]:
@@ -313,12 +317,6 @@ class RunningSupervisor:
         if self._observer is not None:
             self._observer.obey(order)
 
-    def _stop(self, _order: object) -> None:
-        """Stop the ranks: SIGTERM now, SIGKILL after the grace period."""
-        # The grace period counts from the order, not from the moment at which each rank gets its signal.
-        self._context.loop.later(self._context.host.stop_grace, self._kill)
-        self._ranks.stop()
-
     def _abort(self, order: Abort) -> None:
         """End all ranks because one has failed."""
         self._ranks.let_go()
@@ -337,6 +335,7 @@ class RunningSupervisor:
     def _kill(self, _order: object = None) -> None:
         """Kill all processes that still run."""
         self._ranks.let_go()
+        self._host_stop.note_kill()
         self._ranks.signal(signal.SIGKILL)
         # SIGTERM has mpirun end ranks of hosts that cannot do so themselves.
         self._signal_mpirun(signal.SIGTERM)
@@ -359,6 +358,7 @@ class RunningSupervisor:
             return
         # The first order counts: the coordinator repeats it for hosts that join late.
         self._finish_order = order
+        self._host_stop.end()
         self._ranks.let_go()
         # [1]
         for sidecar in self._sidecars:
@@ -384,8 +384,7 @@ class RunningSupervisor:
             self._context.loop.later(DRAIN_SECONDS, self._end)
 
     def _end(self) -> None:
-        # [4]
-        assert self._finish_order is not None
+        assert self._finish_order is not None  # [4]
         if self._mpirun is not None:
             # No rank may attach any more: remaining processes are about to be killed.
             self._mpirun.close()
@@ -395,4 +394,5 @@ class RunningSupervisor:
                 from herringbone_entry.sidecars.observer import flush_fifo
 
                 flush_fifo(self._context, self._fifo)
+        self._host_stop.report()
         self._ending.begin(self._finish_order)

@@ -5,7 +5,7 @@ Each list is of one module of ours, which requires it after the script has impor
 
 from __future__ import annotations
 
-from herringbone_contract.library_hooks import Hook, exists, named_in, takes
+from herringbone_contract.library_hooks import Hook, exists, is_set, named_in, takes
 
 _PREPARE = named_in("accelerate.accelerator:Accelerator.prepare")
 _MESH = "accelerate.parallelism_config:ParallelismConfig."
@@ -85,10 +85,19 @@ POSITION_LOOKUPS = (
 )
 _LOOP = "lightning.pytorch.loops.fit_loop:_FitLoop."
 _CONNECTOR = "lightning.pytorch.trainer.connectors.checkpoint_connector:_CheckpointConnector."
+_EPOCH_LOOP = "lightning.pytorch.loops.training_epoch_loop:_TrainingEpochLoop."
+_SAVER, _STOPS = "lightning.pytorch.callbacks.model_checkpoint:ModelCheckpoint.", "save when the job is asked to go"
+_SIGNALS = "lightning.pytorch.trainer.connectors.signal_connector:_SignalConnector."
 _SAVES = named_in("lightning.pytorch.trainer.trainer:Trainer.save_checkpoint")
 # Lightning's Trainer, in any job.
 POSITION_LIGHTNING = (
     Hook(f"{_LOOP}_load_combined_loader_states", _ENTERS, named_in(f"{_LOOP}setup_data")),
     Hook(f"{_CONNECTOR}dump_checkpoint", _ENTERS, _SAVES),
     Hook(f"{_CONNECTOR}restore_loops", _ENTERS, named_in(f"{_CONNECTOR}restore_training_state")),
+    Hook(f"{_EPOCH_LOOP}on_advance_end", _STOPS, named_in(f"{_EPOCH_LOOP}run")),
+    Hook(f"{_EPOCH_LOOP}_should_accumulate", _STOPS, exists),
+    Hook(f"{_SAVER}_save_last_checkpoint", _STOPS, named_in(f"{_SAVER}on_validation_end")),
+    Hook(f"{_SAVER}_save_none_monitor_checkpoint", _STOPS, named_in(f"{_SAVER}_save_topk_checkpoint")),
+    Hook(f"{_SAVER}_monitor_candidates", _STOPS, named_in(f"{_SAVER}on_validation_end")),
+    Hook(f"{_SIGNALS}_original_handlers", _STOPS, is_set),
 )

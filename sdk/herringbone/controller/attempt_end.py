@@ -23,6 +23,7 @@ from herringbone.controller.verdict import Verdict
 from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.paths import Paths
+from herringbone_contract.policies import DRAIN
 
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases
@@ -178,6 +179,9 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
                 verdict = not_restarted(verdict, error)
     if verdict.secondary_status == INTERRUPTED and hosts.requeue():
         return Conclusion.FAILED
+    if verdict.failure is not None and verdict.failure.fault == DRAIN:
+        # No attempt follows, and the script is not at fault: `run --resume` goes on.
+        verdict = Verdict(STOPPED, INTERRUPTED)
     hosts.release()
     model: Path | str | None = None
     try:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from herringbone.events.kinds import Checkpoint, Hang, Idle, Removed, Restart, StackGroup, Stacks, State, Straggler
+from herringbone.events.kinds import (
+    Checkpoint,
+    Hang,
+    Idle,
+    Removed,
+    Restart,
+    StackGroup,
+    Stacks,
+    State,
+    Stop,
+    Straggler,
+)
 from herringbone.events.view import JobView
 from herringbone.records.description import without_value
 from herringbone.records.index import JobRecord
@@ -34,8 +45,8 @@ def seen(view: JobView) -> Iterator[Happening]:
     >>> [one.text for one in seen(view)]
     ['rank 3 takes 0.5 s a step, the others 0.25 s: 2.0 times as long']
     """
-    lists = (view.states, view.restarts, view.checkpoints, view.removals, view.stragglers, view.hangs, view.idles)
-    for event in (event for events in lists for event in events):
+    changes = *view.states, *view.restarts, *view.stops, *view.checkpoints, *view.removals
+    for event in (*changes, *view.stragglers, *view.hangs, *view.idles):
         yield Happening(event.t, event.__struct_config__.tag, _short(text_of(event)))  # type: ignore[arg-type]
 
 
@@ -53,13 +64,17 @@ def happenings(record: JobRecord, view: JobView) -> list[Happening]:
     return sorted(found, key=lambda happening: happening.time)
 
 
-def text_of(event: State | Restart | Checkpoint | Removed | Straggler | Hang | Idle) -> str:
+def text_of(event: State | Restart | Stop | Checkpoint | Removed | Straggler | Hang | Idle) -> str:
     """Return one thing that happened, in a sentence."""
     match event:
         case State():
             return _sentence(event.state, event.why)
         case Restart():
             return _sentence(f"attempt {event.attempt}", event.why)
+        case Stop():
+            result = f"saved {event.saved}" if event.saved else "without a new checkpoint"
+            grace = f" of {shown_span(event.grace)}" if event.grace else ""
+            return f"asked to go by {event.why}: {result}, {shown_span(event.seconds)}{grace} after the notice"
         case Checkpoint():
             return event.path if event.bytes is None else f"{event.path}, {shown_bytes(event.bytes)}"
         case Removed():

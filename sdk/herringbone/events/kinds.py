@@ -161,6 +161,19 @@ class Restart(Known, tag="restart"):
     machines: list[str] | None = None
 
 
+class Stop(Known, tag="stop"):
+    """The end of a job that was asked to go, `seconds` after the notice; `saved` is a checkpoint that came meanwhile.
+
+    `call` is the call of `should_stop` at which ranks stopped, None for a script that never asks.
+    """
+
+    why: str = ""
+    call: Step | None = None
+    seconds: Number = 0.0
+    grace: Number | None = None
+    saved: str | None = None
+
+
 class Straggler(Known, tag="straggler"):
     """A rank whose steps take `seconds` where the median of all ranks is `median`; `why` is the cause, if known."""
 
@@ -248,6 +261,7 @@ AnyKind = (
     | Checkpoint
     | Removed
     | Restart
+    | Stop
     | Straggler
     | Hang
     | Idle

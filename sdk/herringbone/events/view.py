@@ -24,6 +24,7 @@ _LISTS = {
     kinds.Checkpoint: "checkpoints",
     kinds.Removed: "removals",
     kinds.Restart: "restarts",
+    kinds.Stop: "stops",
     kinds.Straggler: "stragglers",
     kinds.Hang: "hangs",
     kinds.Idle: "idles",
@@ -56,6 +57,7 @@ class JobView:
         self.checkpoints: deque[kinds.Checkpoint] = deque(maxlen=_MAX_EVENTS)
         self.removals: deque[kinds.Removed] = deque(maxlen=_MAX_EVENTS)
         self.restarts: deque[kinds.Restart] = deque(maxlen=_MAX_EVENTS)
+        self.stops: deque[kinds.Stop] = deque(maxlen=_MAX_EVENTS)
         self.stragglers: deque[kinds.Straggler] = deque(maxlen=_MAX_EVENTS)
         self.hangs: deque[kinds.Hang] = deque(maxlen=_MAX_EVENTS)
         self.idles: deque[kinds.Idle] = deque(maxlen=_MAX_EVENTS)

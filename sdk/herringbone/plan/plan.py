@@ -9,6 +9,7 @@ printed, compared and stored. Making a plan starts nothing and writes nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from herringbone.plan.secrets import check_arguments, masked_request
 from herringbone.plan.shown import OWN_HOSTS, plan_rows, rows_text
 from herringbone.plan.source import SourceCode
 from herringbone_contract import reduce_servers
-from herringbone_contract.constants import Key
+from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
 from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
+from herringbone_contract.events.drain import described
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters
@@ -208,6 +210,8 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
         raise OptionError(
             f"{names[0]}: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
         )
+    if options.drain_notice is not None:
+        _check_drain_notice(options, options.drain_notice)
     added = {
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(options, source, job_name=job_name)),
@@ -245,9 +249,30 @@ def watching(options: Options) -> list[str]:
     """Return the options that only the program on each host serves, which starts the script."""
     watched = any(FAULTS[kind].watched for kind in options.fault_policies)
     return [
-        *(name for name in ("hang_timeout", "idle_timeout", "keep_checkpoints") if getattr(options, name)),
+        *(
+            name
+            for name in ("hang_timeout", "idle_timeout", "keep_checkpoints", "drain_notice")
+            if getattr(options, name)
+        ),
         *(["fault_policies"] if watched else []),
     ]
+
+
+def _check_drain_notice(options: Options, notice: str | Sequence[str]) -> None:
+    """Raise `OptionError` for a notice that no host could look for."""
+    try:
+        described(notice)
+    except ValueError as error:
+        # Without the value: a URL may have a password.
+        raise OptionError(f"drain_notice: {error}") from None
+    if options.enable_network_isolation and isinstance(notice, str) and notice.startswith("http"):
+        raise OptionError(
+            "drain_notice: a URL, and enable_network_isolation cuts the hosts off from it; give a file, or a command"
+        )
+    if options.environment.get(HostVariable.OBSERVER) == "off":
+        raise OptionError(
+            f"drain_notice: a host's observer looks for it, and {HostVariable.OBSERVER} is 'off'; leave that one out"
+        )
 
 
 def steering(options: Options, source: SourceCode | None, *, job_name: str | None) -> dict[str, Any]:
@@ -263,6 +288,8 @@ def steering(options: Options, source: SourceCode | None, *, job_name: str | Non
         added[Key.IDLE_TIMEOUT] = options.idle_timeout
     if options.fault_policies:
         added[Key.FAULT_POLICIES] = options.fault_policies
+    if options.drain_notice is not None:
+        added[Key.DRAIN_NOTICE] = msgspec.to_builtins(options.drain_notice)
     if options.keep_checkpoints is not None:
         added[Key.KEEP_CHECKPOINTS] = msgspec.to_builtins(options.keep_checkpoints)
     if job_name is not None:

@@ -48,6 +48,7 @@ _MEMBERS = {
     "hang_timeout": f"HyperParameters.{Key.HANG_TIMEOUT}",
     "idle_timeout": f"HyperParameters.{Key.IDLE_TIMEOUT}",
     "fault_policies": f"HyperParameters.{Key.FAULT_POLICIES}",
+    "drain_notice": f"HyperParameters.{Key.DRAIN_NOTICE}",
     "keep_checkpoints": f"HyperParameters.{Key.KEEP_CHECKPOINTS}",
     **MEMBERS,
     "instance_count": "ResourceConfig.InstanceCount",

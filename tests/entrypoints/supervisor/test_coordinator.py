@@ -42,7 +42,13 @@ class Bench:
         self.report(host, "ready", processes=processes, has_launcher=has_launcher, has_chief=chief, **ports)
 
     def report(self, host: str, kind: str, **fields: object) -> None:
-        self.coordinator.receive(host, {"kind": kind, **fields})
+        self.coordinator.receive(host, {"kind": kind, "obeyed": False, **fields})
+
+    def stop(self, host: str, **calls: int) -> None:
+        """Ask for a stop; `calls` are the most calls of the hosts' ranks, by host without its hyphen."""
+        self.report(host, "stop", why="SIGTERM", leaving=False)
+        for each in self.hosts:
+            self.report(each, "asked", most=calls.get(each.replace("-", ""), 0))
 
     def ended(
         self,
@@ -54,10 +60,11 @@ class Bench:
         seen: int | None = None,
         reaped: bool = False,
         over: bool = False,
+        obeyed: bool = False,
     ) -> None:
         host = f"algo-{rank + 1}"
-        failure = Failure(host, rank, code or 1, what).to_json()
-        self.report(host, "ended", rank=rank, code=code, seen=seen, reaped=reaped, over=over, age=age, failure=failure)
+        failure, how = Failure(host, rank, code or 1, what).to_json(), {"seen": seen, "reaped": reaped, "over": over}
+        self.report(host, "ended", rank=rank, code=code, obeyed=obeyed, age=age, failure=failure, **how)
 
     def mpirun_ended(self, code: int, *, killed: bool = False) -> None:
         failure = Failure("algo-1", None, code, "LaunchError")
@@ -192,11 +199,11 @@ def test_a_host_that_went_down_is_the_cause_of_ranks_that_mpirun_killed() -> Non
 def test_a_stop_releases_the_ranks_when_each_has_saved_or_cannot() -> None:
     bench = Bench("algo-1", "algo-2", launcher=True)
     bench.all_ready()
-    bench.report("algo-2", "stop")
+    bench.stop("algo-2")
     bench.report("algo-1", "deferred", rank=0)
-    assert bench.kinds == ["start", "stop"]
+    assert bench.kinds == ["start", "ask", "stop"]
     bench.ended(1, 0)
-    assert bench.kinds == ["start", "stop", "release"]
+    assert bench.kinds == ["start", "ask", "stop", "release"]
     bench.ended(0, 143)
     bench.mpirun_ended(143)
     assert bench.orders[-1] == {"kind": "finish", "code": 143, "failure": None}
@@ -206,7 +213,7 @@ def test_a_stop_releases_the_ranks_when_each_has_saved_or_cannot() -> None:
 def test_a_stopped_job_that_ends_well_ended_well(codes: list[int], expected: int) -> None:
     bench = Bench("algo-1", "algo-2")
     bench.all_ready()
-    bench.report("algo-1", "stop")
+    bench.stop("algo-1")
     for rank, code in enumerate(codes):
         bench.ended(rank, code)
     assert bench.orders[-1]["code"] == expected
@@ -221,7 +228,7 @@ def test_missing_hosts_are_named() -> None:
 
 def test_a_host_that_joins_after_the_end_receives_the_last_order() -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.report("algo-1", "stop")
+    bench.stop("algo-1")
     bench.coordinator.joined()
     assert bench.kinds == ["finish", "finish"]
 
@@ -306,7 +313,7 @@ def test_a_lost_helper_host_is_the_cause_as_well() -> None:
 
 def test_a_server_s_end_during_a_stop_fails_nothing() -> None:
     bench = helped()
-    bench.report("algo-1", "stop")
+    bench.stop("algo-1")
     server_ended(bench, 137)
     bench.ended(0, 0)
     bench.ended(1, 0)

@@ -132,7 +132,7 @@ def test_an_exception_is_the_cause_of_an_mpirun_that_fails_after_it() -> None:
 def test_an_mpirun_killed_during_a_stop_fails_nothing() -> None:
     bench = Bench("algo-1", launcher=True)
     bench.all_ready()
-    bench.report("algo-1", "stop")
+    bench.stop("algo-1")
     bench.mpirun_ended(143, killed=True)
     bench.ended(0, 143)
     assert bench.orders[-1] == {"kind": "finish", "code": 143, "failure": None}

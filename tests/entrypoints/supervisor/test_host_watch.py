@@ -90,5 +90,6 @@ def test_samples_are_reported_as_idleness_only_where_somebody_wants_that():
         ("unused", 0.0, 60.0),
     ]
     # Nothing is reported by a timer for a job that never hangs.
+    host.timers.clear()
     host.watch.watch(0.0, is_chosen=False)
     assert host.timers == []

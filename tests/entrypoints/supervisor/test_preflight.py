@@ -103,7 +103,7 @@ def test_the_job_waits_for_a_slow_host_only_so_long() -> None:
 
 def test_a_stop_during_the_check_is_a_stop() -> None:
     bench = checked_bench()
-    bench.report("algo-1", "stop")
+    bench.stop("algo-1")
     assert bench.orders[-1]["code"] == 143
     bench.advance(PATIENCE_SECONDS)
     assert bench.kinds == ["check", "finish"]

@@ -7,11 +7,12 @@ from herringbone.controller.hosts import Conclusion, Restart
 from herringbone.controller.retry import Attempt, Policies
 from herringbone.controller.verdict import Verdict
 from herringbone_contract.errors import HostError
-from herringbone_contract.failure import Failure
+from herringbone_contract.failure import Failure, taken_away
 
 MACHINES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
 DONE = Verdict("Completed", "Completed")
 LOST = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
+TAKEN = Verdict("Failed", "Failed", taken_away("algo-2", "the file /run/drain"), lost="algo-2")
 RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="ValueError", message="no"))
 FIRST = Attempt(1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",))
 LAST = "attempt 2 of 2 has failed, too"
@@ -45,6 +46,16 @@ LAST = "attempt 2 of 2 has failed, too"
 def test_what_follows_an_attempt(verdict, logs, earlier, decision):
     policies = Policies(logs={"link . is flaky": "exclude_host"})
     assert decide_end(verdict, logs, policies=policies, retries=1, machines=MACHINES, earlier=earlier) == decision
+
+
+def test_a_host_that_is_taken_away_is_left_out_at_once_and_a_machine_alone_is_not_used_again():
+    def decided(machines):
+        return decide_end(TAKEN, {}, policies=Policies(), retries=1, machines=machines, earlier=()).failed
+
+    assert (decided(MACHINES).blamed, decided(MACHINES).excluded) == (("n2",), ("n2",))
+    assert decided({}) is None
+    hosts = Hosts(TAKEN)
+    assert (end_attempt(hosts), hosts.calls) == (Conclusion.OVER, [*THE_END, Verdict("Stopped", "Interrupted")])
 
 
 def test_the_last_columns_of_a_record():

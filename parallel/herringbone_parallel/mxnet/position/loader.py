@@ -76,16 +76,20 @@ class DataLoader(mx.gluon.data.DataLoader):
         )
         # Of a Training: the completed steps.
         self.steps: Callable[[], int] = lambda: self.order.used
+        # Called when the loop asks for the next batch of an epoch.
+        self.between_steps: Callable[[], None] = lambda: None
         self._before = -1
         super().__init__(Seeded(dataset), batch_sampler=_Batches(self.order), **options)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of the epoch, and count those that the loop takes."""
         batches = super().__iter__()
-        for _ in self.order.pass_through(lambda: self.steps()):
+        for number in self.order.pass_through(lambda: self.steps()):
             batch = next(batches)
             self._before = self.steps()
             yield batch
+            if number + 1 < len(self.order):
+                self.between_steps()
 
     def is_ahead(self) -> bool:
         """Return True while the batch that the loop took last waits for a step."""

@@ -14,6 +14,7 @@ import mxnet as mx
 import numpy as np
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events.stops import stop_when_asked
 from herringbone_parallel.mxnet.arrays import element_of, store
 from herringbone_parallel.mxnet.parameters import data_of
 from herringbone_parallel.mxnet.position.loader import DataLoader, peers
@@ -38,11 +39,13 @@ class Training:
 
     A part is a block, a trainer, a `DataLoader` of this module or a metric. `step` counts completed steps of the
     first trainer; its schedule of learning rates comes along. `folder` is `SM_CHECKPOINT_DIR` by default. Every rank
-    makes, saves and resumes. Raises `ParallelError` for a part that cannot be saved, or that a checkpoint does not fit.
+    makes, saves and resumes. When the job is asked to go, the first loader saves between two steps, and ends the
+    script. Raises `ParallelError` for a part that cannot be saved, or that a checkpoint does not fit.
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, **parts: Any) -> None:
-        self.step = 0
+        # The completed steps, and the step of the last checkpoint.
+        self.step, self._saved = 0, -1
         self._rank = peers().rank
         self._loaders = [part for part in parts.values() if isinstance(part, DataLoader)]
         trainers = [part for part in parts.values() if isinstance(part, mx.gluon.Trainer)]
@@ -54,6 +57,9 @@ class Training:
         self._saver = Saver(folder, {**adapted, ".random": Random()}, f"mxnet {mx.__version__}")
         for loader in self._loaders:
             loader.steps = lambda: self.step
+        if self._loaders:
+            first = self._loaders[0]
+            first.between_steps = partial(stop_when_asked, self._save_last, lambda: not first.is_ahead())
         if trainers:
             self._count(trainers[0])
 
@@ -70,6 +76,7 @@ class Training:
                 " checkpoint has gradients"
             )
         self._saver.save(tag or f"step-{self.step}", {"step": self.step, "epoch": self.epoch}, peers())
+        self._saved = self.step
         self._seed()
 
     def resume(self, tag: str | None = None) -> bool:
@@ -84,6 +91,10 @@ class Training:
         self.step = found.extra["step"]
         self._seed()
         return True
+
+    def _save_last(self) -> None:
+        if self.step != self._saved:
+            self.save()
 
     def _count(self, trainer: Any) -> None:
         update = trainer._update

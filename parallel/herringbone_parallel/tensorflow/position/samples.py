@@ -61,6 +61,8 @@ class Samples(keras.utils.PyDataset):
         )
         # Of a Training: what each call of its optimizer changes.
         self.counters: Callable[[], list[Any]] = lambda: [np.int64(self.order.used)]
+        # Called when the loop asks for the next batch of an epoch.
+        self.between_steps: Callable[[], None] = lambda: None
         self._taken: list[Any] = []
         self._read, self._watched = read, 0
 
@@ -88,6 +90,8 @@ class Samples(keras.utils.PyDataset):
         for number in self.order.pass_through(lambda: _numbers(self.counters())):
             self._taken = self.counters()
             yield self[number]
+            if number + 1 < len(self):
+                self.between_steps()
 
     def on_epoch_begin(self) -> None:
         """Have `fit` take the batches that are left: at the end of the data it makes a step without a batch."""

@@ -11,12 +11,14 @@ A state is restored where it was saved, so it does not matter in which order cal
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events.stops import no_more, stop_when_asked
 from herringbone_parallel.position.parts import Attributes
 from herringbone_parallel.position.training import Found, Peers, Saver
 from herringbone_parallel.tensorflow.position import ranks
@@ -44,8 +46,9 @@ class Training(keras.callbacks.Callback):
                 if training.step % 100 == 0:
                     training.save()
 
-    `folder` is `SM_CHECKPOINT_DIR` by default. Every rank makes, saves and resumes. Raises `ParallelError` for a part
-    that cannot be saved, or that a checkpoint does not fit.
+    `folder` is `SM_CHECKPOINT_DIR` by default. Every rank makes, saves and resumes. When the job is asked to go, it
+    saves between two batches, and ends the script. Raises `ParallelError` for a part that cannot be saved, or that a
+    checkpoint does not fit.
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, every: int | None = None, **parts: Any) -> None:
@@ -61,12 +64,13 @@ class Training(keras.callbacks.Callback):
         # What is restored in the first epoch.
         self._found: Found | None = None
         self._first_epoch: int | None = None
-        self._unsaved = 0
+        self._unsaved, self._saved_step = 0, -1
         for name, part in parts.items():
             self._saver.parts[name] = part_of(name, part, self._build)
         self._saver.parts[_RANDOM] = AllRandom()
-        if self._data is not None:
-            self._data.counters = self._counters
+        if (data := self._data) is not None:
+            data.counters = self._counters
+            data.between_steps = partial(stop_when_asked, self._save_last, lambda: not data.is_ahead())
         if model := next((part for part in parts.values() if isinstance(part, keras.Model)), None):
             self.set_model(model)
 
@@ -161,6 +165,8 @@ class Training(keras.callbacks.Callback):
             self._found = None
         elif self._every is not None and self._unsaved >= self._every and self._data.order.used < len(self._data):
             self._save("batch")
+        if self._data.order.used:
+            stop_when_asked(self._save_last)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Count steps; with `steps_per_execution`, several at once."""
@@ -177,14 +183,20 @@ class Training(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """Save the last state."""
+        no_more()
         if self._first_epoch != -1:
             self._save("end")
+
+    def _save_last(self) -> None:
+        """Save, unless this step is saved."""
+        if self.step != self._saved_step:
+            self._save("batch")
 
     def _save(self, moment: str, tag: str | None = None) -> None:
         extra = {"step": self.step, "epoch": self.epoch, "moment": moment}
         extra["stopped"] = moment == "end" and bool(self.model.stop_training)
         self._saver.save(tag or f"step-{self.step}", extra, self._peers())
-        self._unsaved = 0
+        self._unsaved, self._saved_step = 0, self.step
 
     def _put(self, found: Found, only: type = object) -> None:
         names = [name for name, part in self._saver.parts.items() if isinstance(part, only)]

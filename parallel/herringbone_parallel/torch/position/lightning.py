@@ -22,7 +22,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.hugging_face_hooks import POSITION_LIGHTNING
-from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position import lightning_stops, random_state
 from herringbone_parallel.torch.position.checks import check
 from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import Samples
@@ -68,6 +68,7 @@ def watch(module: ModuleType) -> None:
 
     loop._load_combined_loader_states = _load_combined_loader_states
     connector.dump_checkpoint, connector.restore_loops = dump_checkpoint, restore_loops
+    lightning_stops.watch(package)
 
 
 class LightningTracker(Tracker):

@@ -103,6 +103,8 @@ class Tracker:
         self._taken_state: StreamState | None = None
         self._used_state: StreamState | None = None
         self._thread = 0
+        # Called in the main thread before the loop takes a batch, when all is done that belongs to the step before.
+        self.between_steps: Callable[[], None] = lambda: None
 
     # What a checkpoint takes.
 
@@ -332,6 +334,8 @@ class _Batches:
         return self
 
     def __next__(self) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            self._tracker.between_steps()
         try:
             is_taken = False
             while not is_taken:

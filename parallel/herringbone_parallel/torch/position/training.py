@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from herringbone_contract.checkpoint.verification import has_any
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events.stops import stop_when_asked
 from herringbone_parallel.job_folders import training_folder
 from herringbone_parallel.torch.checkpoint import api
 from herringbone_parallel.torch.checkpoint.reading import pass_over
@@ -71,8 +72,9 @@ class Training:
 
     A part is a module, an optimizer, a `DataLoader`, or anything with `state_dict` and `load_state_dict`. `step` counts
     completed steps of the first optimizer; with a `GradScaler` also those that it passed over. `epoch` is that of the
-    first loader. `folder` is `SM_CHECKPOINT_DIR` by default. Every rank makes, saves and resumes. Raises
-    `ParallelError` for a part that cannot be saved, or that a checkpoint does not fit.
+    first loader. `folder` is `SM_CHECKPOINT_DIR` by default. Every rank makes, saves and resumes. When the job is asked
+    to go, the first loader saves between two steps, and ends the script. Raises `ParallelError` for a part that cannot
+    be saved, or that a checkpoint does not fit.
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, **parts: Any) -> None:
@@ -98,6 +100,10 @@ class Training:
                 f"the loader {next(iter(self._trackers))!r} has no optimizer beside it: its complete steps tell which"
                 " samples are used. Give one of torch's as a part, too"
             )
+        # The step of the last checkpoint, and of the last question whether the job is asked to go.
+        self._saved = self._asked = 0
+        for tracker in [*self._trackers.values()][:1]:
+            tracker.between_steps = self._stop_when_asked
         self._numbers = random_state.remember()
         self._owners = {name: self._owner(name, one) for name, one in self._optimizers.items() if name not in ours}
         self._count_steps()
@@ -149,6 +155,7 @@ class Training:
         extra = {"step": self.step, "ranks": peers.size, "others": others, "optimizers": kinds}
         contents = api.Contents(mesh=mesh, extra=extra)
         save = api.async_save if in_background else api.save
+        self._saved = self.step
         return save(training_folder(self._folder), tag or f"step-{self.step}", state, contents=contents, peers=peers)
 
     def resume(self, tag: str | None = None) -> bool:
@@ -176,6 +183,13 @@ class Training:
         # One rank alone may have other data.
         peers.agree(lambda: self._go_on(extra, reader, peers), "resume")
         return True
+
+    def _stop_when_asked(self) -> None:
+        """Between two steps: save and end the script if the job is asked to go."""
+        if self.step != self._asked:
+            self._asked = self.step
+            # The loop itself may have saved this step.
+            stop_when_asked(api.finalize if self._saved == self.step else self.save)
 
     def _loaded(self, folder: Path, tag: str | None, peers: Any) -> tuple[Any, dict[str, Any], Any]:
         """Return the reader of a checkpoint, its states, and what a pipeline's rank has of it.
@@ -223,7 +237,7 @@ class Training:
             tracker.resume(_of(own.places, name), own.begins.get(name), partial(others, name))
         for name, buffers in own.buffers.items() if is_same else ():
             own_buffers.put(self._models[name], buffers)
-        self.step = extra["step"]
+        self.step = self._saved = self._asked = extra["step"]
         random_state.go_on(own.random, *(() if is_same else (self.step, peers.rank)))
 
     def _state(self, reader: Any = None) -> dict[str, Any]:

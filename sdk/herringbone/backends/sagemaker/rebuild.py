@@ -65,6 +65,7 @@ _OPTION_KEYS = {
     Key.HANG_TIMEOUT: "hang_timeout",
     Key.IDLE_TIMEOUT: "idle_timeout",
     Key.FAULT_POLICIES: "fault_policies",
+    Key.DRAIN_NOTICE: "drain_notice",
     Key.KEEP_CHECKPOINTS: "keep_checkpoints",
 }
 _STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.JOB_NAME, Key.REGION, *_OPTION_KEYS)

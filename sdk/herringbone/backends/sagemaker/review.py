@@ -37,6 +37,7 @@ _REFUSED = {
     "idle_timeout": "no controller of ours runs there, which could stop the job; set max_run, or max_cost",
     "log_policies": "SageMaker retries a job after errors of its own only (max_retry_attempts)",
     "min_instance_count": "SageMaker retries a job with the same number of hosts; leave it out",
+    "drain_notice": "SageMaker sends SIGTERM before it takes a spot instance away; leave it out",
     "keep_checkpoints": "SageMaker copies checkpoints to S3 itself, and removes none there; leave it out",
     "gpus": "an instance has the GPUs of its type; choose an instance_type with that many",
     "bake_requirements": "build the image with them: herringbone images build --requirements",

@@ -122,6 +122,9 @@ Backends: local_process, local, ssh, slurm."""
 Backends: local_process, local, ssh, slurm."""
     fault_policies: Mapping[str, str] | None
     """What follows a fault, as in `{"hang": "restart"}`. Resume a job has the table of kinds and answers."""
+    drain_notice: str | Sequence[str] | None
+    """What says that a host is taken away: a file that appears, a URL that answers 200, or a command (a list) \
+that exits with 0. Backends: local_process, local, ssh, slurm."""
     keep_alive_period_in_seconds: int | str | None
     """How long the instances stay for the next job. Unit: seconds. Backends: ml."""
     volume_size: int | None

@@ -104,6 +104,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # Regular expression -> action, and kind of fault -> answer: see `controller.retry.Policies`.
     log_policies: dict[str, LogAction] = {}
     fault_policies: dict[str, str] = {}
+    # A file, a URL, or the words of a command; `herringbone_contract.events.drain` has the rule.
+    drain_notice: str | tuple[str, ...] | None = None
     keep_alive_period_in_seconds: Annotated[
         NotNegative | None, Member("ResourceConfig.KeepAlivePeriodInSeconds", alone=True)
     ] = None

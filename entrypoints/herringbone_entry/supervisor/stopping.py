@@ -1,0 +1,122 @@
+"""The stop of one host: ask its ranks, or end them; at last, say whether a checkpoint came within the grace.
+
+    coordinator    ask ------------------> every host: ranks wait in their next call of `should_stop`
+    every host     asked, most calls ----> coordinator
+    coordinator    stop, call -----------> every host: ranks that make this call get True; 0: SIGTERM now
+
+`events.stop_file` has the rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from herringbone_contract.events import stop_file
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import Ask, Stop
+    from herringbone_entry.host_context import HostContext
+    from herringbone_entry.supervisor.rank_group import RankGroup
+
+
+class HostStop:
+    """The stop of one host, if there is one; `path` is the file by which its ranks agree, "" where they cannot.
+
+    `kill` ends what still runs at the end of the grace.
+    """
+
+    def __init__(self, context: HostContext, ranks: RankGroup, kill: Callable[[], None]) -> None:
+        self._context, self._ranks, self._kill = context, ranks, kill
+        ranks.has_obeyed = self._has_obeyed
+        self.path = self._why = ""
+        self._call = 0
+        # Times in seconds since 1970; 0.0 before it.
+        self._asked_at = self._ended_at = 0.0
+        # True where ranks still ran at the end of the grace.
+        self._has_killed = False
+
+    def ask(self, order: Ask) -> None:
+        """Let ranks wait in their next call, and report how many they have made."""
+        self._why, self._asked_at, most = order["why"], time.time(), 0
+        # Without the file, no rank asks.
+        with contextlib.suppress(OSError), _opened(self.path) as file:
+            stop_file.write(file, stop_file.ASKED)
+            most = stop_file.most_calls(file)
+        self._context.report({"kind": "asked", "most": most})
+
+    def stop(self, order: Stop) -> None:
+        """Let ranks run on to a call of theirs, or send them SIGTERM now; SIGKILL follows after the grace period."""
+        # The grace period counts from the order, not from the moment at which each rank gets its signal.
+        self._context.loop.later(self._context.host.stop_grace, self._kill)
+        call = self._call = order["call"]
+        with contextlib.suppress(OSError), _opened(self.path) as file:
+            stop_file.write(file, call)
+        host = self._context.host
+        if call and host.is_first:
+            until = f"ranks stop at call {call} of should_stop, or after {host.stop_grace:g} s"
+            self._context.log(f"asked to go ({self._why}): {until}")
+        self._ranks.stop(call)
+
+    def note_kill(self) -> None:
+        """Note that ranks which still run are about to be killed."""
+        self._has_killed = self._has_killed or bool(self._asked_at and self._ranks.living)
+
+    def end(self) -> None:
+        """Note that no rank of the job runs any more."""
+        self._ended_at = time.time()
+
+    def _has_obeyed(self) -> bool:
+        """Say whether a rank of this host has made the call at which it stops."""
+        if self._call:
+            with contextlib.suppress(OSError), _opened(self.path) as file:
+                return self._call <= stop_file.most_calls(file)
+        return False
+
+    def report(self) -> None:
+        """Say in log and events whether a checkpoint came between the notice and the end."""
+        host = self._context.host
+        if not (host.is_first and self._asked_at):
+            return
+        saved = None if self._has_killed else _newest(str(host.paths.checkpoints), self._asked_at)
+        if not (self._call or saved):
+            # Of a script that never asks, and handles no SIGTERM.
+            return
+        seconds = round(self._ended_at - self._asked_at, 1)
+        within = f"within {seconds:g} s of the notice ({self._why}); the grace is {host.stop_grace:g} s"
+        if saved:
+            self._context.log(f"saved {saved} {within}")
+        else:
+            by_itself = "the ranks ended" if self._has_obeyed() else "the script came to its end"
+            end = "the ranks were killed" if self._has_killed else by_itself
+            self._context.log(f"{end} without a new checkpoint {within}")
+        event = {"kind": "stop", "why": self._why, "call": self._call or None, "seconds": seconds, "saved": saved}
+        self._context.send_event({**event, "t": time.time(), "grace": host.stop_grace})
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _newest(folder: str, since: float) -> str | None:
+    """Return the newest checkpoint that was written since a moment, without those whose save was cut."""
+    from herringbone_contract.checkpoint.manifest import NEWEST
+    from herringbone_contract.masking import printable
+    from herringbone_entry.observer.checkpoints import Checkpoints
+
+    entries = [entry for entry in Checkpoints(folder, since=since).last(time.time()) if isinstance(entry, dict)]
+    whole = [
+        entry
+        for entry in entries
+        if entry["path"] != NEWEST and not any(Path(folder, entry["path"]).glob("*.unfinished"))
+    ]
+    return printable(max(whole, key=lambda entry: entry["t"])["path"]) if whole else None
