@@ -141,15 +141,33 @@ time.sleep(60)
 """
 
 
-def test_a_preempted_job_that_ends_within_its_grace_goes_back_into_the_queue(submit, cluster):
+# Slurm's SIGTERM goes to the ranks, too, which handle none.
+ASKS = """
+import os, sys, time
+from pathlib import Path
+import herringbone
+saved = Path(os.environ["SM_CHECKPOINT_DIR"], "saved")
+if saved.exists():
+    sys.exit()
+while not herringbone.should_stop():
+    print("up", flush=True)
+    time.sleep(0.2)
+saved.touch()
+"""
+
+
+@pytest.mark.parametrize(("script", "asks"), [(STANDS_ASIDE, False), (ASKS, True)])
+def test_a_preempted_job_that_ends_within_its_grace_goes_back_into_the_queue(submit, cluster, script, asks):
     """Slurm took an end within GraceTime for the job's own, and never started it again."""
-    job = submit(STANDS_ASIDE, job_name="preempted", instance_type="slurm:idle")
+    job = submit(script, job_name="preempted", instance_type="slurm:idle")
     cluster.wait(lambda: "up" in rank_lines(job), 60)
     cluster.ask("sbatch", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
     assert job.wait(timeout=60).status == "Completed", job.failure
     view = job.view()
     assert [restart.why for restart in view.restarts] == ["Slurm took its nodes away before its end"]
     assert "Restarting" in [one.state for one in view.states]
+    # Without a question, the rank may save before its supervisor hears of the stop.
+    assert not asks or [stop.saved for stop in view.stops] == ["saved"]
 
 
 def test_a_preempted_job_that_may_not_be_requeued_says_that_it_was_interrupted(submit, cluster):

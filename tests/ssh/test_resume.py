@@ -163,6 +163,33 @@ def test_a_policy_excludes_the_machine_whose_log_matches(submit):
     assert second == ["bad-gpu h-2 score=2", "bad-gpu h-3 score=2"]
 
 
+ASKS = """
+import os, time
+from pathlib import Path
+from herringbone import should_stop
+saved = Path(os.environ["SM_CHECKPOINT_DIR"], "saved")
+print("begins on", os.uname().nodename, flush=True)
+if not saved.exists():
+    while not should_stop():
+        time.sleep(0.05)
+    if os.environ["RANK"] == "0":
+        saved.write_text("1")
+"""
+
+
+def test_a_machine_that_is_about_to_go_is_saved_from_and_left_out(submit, tmp_path):
+    notice = ["sh", "-c", f'test "$(uname -n)" = h-2 && test -e {tmp_path}/drain']
+    job = submit(ASKS, hosts=2, name="drained", max_retry_attempts=1, drain_notice=notice)
+    expect(job, "begins on h-1")
+    (tmp_path / "drain").touch()
+    assert job.wait(timeout=60).status == "Completed", job.failure.render()
+    (attempt,) = job.describe()["Attempts"]
+    assert attempt["ExcludedHosts"] == ["h-2"]
+    assert [stop.saved for stop in job.view().stops] == ["saved"]
+    (announcement,) = [text for text in texts(job) if text.startswith("attempt")]
+    assert "restarting on h-1, h-3, without h-2 from now on; newest checkpoint: saved" in announcement
+
+
 def test_a_python_without_the_secrets_cannot_retry_and_says_so(submit, machines, home, transport):
     job = submit(
         "import time; print('ready', flush=True); time.sleep(600)",

@@ -108,6 +108,11 @@ class EndedHosts(Protocol):
     def is_stopping(self) -> bool:
         """Report that somebody asked the job to stop, or that its time is over."""
 
+    @property
+    def is_part(self) -> bool:
+        """Report that another process judges the job, of which these are some of the hosts."""
+        return False
+
     def logs(self) -> Mapping[str, str]:
         """Return the end of each host's log in this attempt, by host name."""
 
@@ -179,7 +184,7 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
                 verdict = not_restarted(verdict, error)
     if verdict.secondary_status == INTERRUPTED and hosts.requeue():
         return Conclusion.FAILED
-    if verdict.failure is not None and verdict.failure.fault == DRAIN:
+    if verdict.failure is not None and verdict.failure.fault == DRAIN and not hosts.is_part:
         # No attempt follows, and the script is not at fault: `run --resume` goes on.
         verdict = Verdict(STOPPED, INTERRUPTED)
     hosts.release()

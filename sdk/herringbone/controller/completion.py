@@ -87,6 +87,10 @@ class ControllerHosts(EndedHosts):
     def is_stopping(self) -> bool:
         return self._stopped or bool(self._limit)
 
+    @property
+    def is_part(self) -> bool:
+        return self._config["output"] is None
+
     def logs(self) -> dict[str, str]:
         return {host.name: read_log(Path(self._config["logs"]), host.name, host.log_begins) for host in self._hosts}
 

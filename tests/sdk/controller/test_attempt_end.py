@@ -56,6 +56,10 @@ def test_a_host_that_is_taken_away_is_left_out_at_once_and_a_machine_alone_is_no
     assert decided({}) is None
     hosts = Hosts(TAKEN)
     assert (end_attempt(hosts), hosts.calls) == (Conclusion.OVER, [*THE_END, Verdict("Stopped", "Interrupted")])
+    # Of some hosts, whoever judges the job needs the failure.
+    part = Hosts(TAKEN)
+    part.is_part = True
+    assert (end_attempt(part), part.calls) == (Conclusion.FAILED, [*THE_END, TAKEN])
 
 
 def test_the_last_columns_of_a_record():
@@ -71,7 +75,7 @@ def test_the_last_columns_of_a_record():
 class Hosts:
     """Hosts of a stand-in; `calls` are what the end of the attempt asked of them, and said."""
 
-    job, policies, machines, earlier, compress = "a", Policies(), MACHINES, (), True
+    job, policies, machines, earlier, compress, is_part = "a", Policies(), MACHINES, (), True, False
 
     def __init__(self, verdict, *, retries=0, is_stopping=False, restart=Restart.HERE, sent=None):
         self.verdict, self.retries, self.is_stopping = verdict, retries, is_stopping
