@@ -100,7 +100,7 @@ def campaign(names: list[str], stops: int, seed: int) -> dict[str, Any]:
             row: dict[str, Any] = {"stops": 0, "asked": 0, "over": 0, "longest": 0.0, "wrong": []}
             for number in range(stops):
                 # One of four comes before the first step, most of them in imports; -1: since the submission.
-                step = -1 if number % 4 == 0 else numbers.randrange(1 + len(whole[0]))
+                step = -1 if number % 4 == 3 else numbers.randrange(1 + len(whole[0]))
                 when = step, numbers.uniform(0.3, seconds / 2) if step < 0 else numbers.uniform(0, 2 * _STEP_SECONDS)
                 try:
                     found = tried(loop, base, number, when, whole)

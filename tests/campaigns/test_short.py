@@ -81,3 +81,12 @@ def test_a_training_that_is_killed_at_any_moment_sees_each_sample_once():
     command = [sys.executable, "-m", "tests.campaigns.restarts", "--kills=3"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER.parents[1])
     assert json.loads(result.stdout.splitlines()[-1])["wrong"] == [], result.stdout + result.stderr
+
+
+@pytest.mark.timeout(240)
+def test_a_training_that_is_asked_to_go_saves_and_goes_on_with_equal_weights():
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "tests.campaigns.stops", "--loops=plain", "--stops=1", "--seed=3"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER.parents[1])
+    row = json.loads(result.stdout.splitlines()[-1])["plain"]
+    assert (row["stops"], row["wrong"]) == (1, []), result.stdout + result.stderr
