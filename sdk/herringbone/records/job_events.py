@@ -69,7 +69,7 @@ class JobEvents:
 
 
 class Held:
-    """How long a job has held its hosts, by its states; the time between two attempts does not count. Pure.
+    """Counts the seconds in which a job holds its hosts, by its states; not the time between two attempts. Pure.
 
     >>> held = Held()
     >>> for state, t in (("Training", 10.0), ("Restarting", 30.0), ("Training", 90.0)): held.take(state, t)
