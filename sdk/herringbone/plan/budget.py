@@ -32,18 +32,21 @@ def shown_dollars(amount: float) -> str:
 
 
 def budget_seconds(max_cost: float, hourly: float) -> int:
-    """Return the whole seconds that a budget pays for. Raises `OptionError` for a budget that pays for none.
+    """Return the whole seconds that a budget pays for.
 
     >>> budget_seconds(5.0, 2.5)
     7200
     """
-    seconds = int(max_cost / hourly * _HOUR_SECONDS)
-    if seconds < _LEAST_SECONDS:
+    return int(max_cost / hourly * _HOUR_SECONDS)
+
+
+def check_budget(max_cost: float, hourly: float) -> None:
+    """Raise `OptionError` for a budget that pays for too little."""
+    if (seconds := budget_seconds(max_cost, hourly)) < _LEAST_SECONDS:
         raise OptionError(
             f"max_cost: {shown_dollars(max_cost)} pays for {seconds} s of these hosts, which cost "
             f"{shown_dollars(hourly)} an hour together; give more, or fewer or cheaper hosts"
         )
-    return seconds
 
 
 def hourly_of(plan: Mapping[str, Any]) -> float | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from herringbone.backends.sagemaker.pricing import Prices, kept_price
 from herringbone.backends.ssh.machines.inventory import PREFIX, Inventory, inventory_path, read_inventory, split_type
-from herringbone.plan.budget import budget_seconds
+from herringbone.plan.budget import check_budget
 from herringbone.plan.plan import JobPlan
 from herringbone_contract.errors import HerringboneError, OptionError
 
@@ -63,7 +63,7 @@ def priced(plan: JobPlan, cache: Path, price: Callable[[str, Path], float | None
                 f"max_cost: the price of {types} is not known here, so nobody knows when it is spent; give the price "
                 "of a host (dollars_per_hour=1.50). An inventory may have it for each machine; AWS's list has ml.*"
             )
-        budget_seconds(options.max_cost, hourly)
+        check_budget(options.max_cost, hourly)
     return plan if hourly is None else msgspec.structs.replace(plan, hourly_cost=hourly)
 
 
