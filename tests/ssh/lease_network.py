@@ -121,7 +121,7 @@ class Network:
                     self.start(holder, self.machines[name], member.term, attempt)
         # A holder looks at the hosts that it can reach, and takes others for lost.
         elif self.random.random() < 0.3 and not any(self.runs(holder, self.machines[name]) for name in machines):
-            member.record(attempt + 1, {"machines": [name for name in member.members if self.hears(holder, name)]})
+            member.record(attempt + 1, {"machines": [name for name in member.members if self.hears(holder, name)]}, now)
 
     def runs(self, holder: Machine, machine: Machine) -> bool:
         return self.hears(holder, machine.name) and bool(machine.member.runs)
@@ -137,10 +137,10 @@ class Network:
 
         self.send(holder.name, machine.name, arrive)
 
-    def fail(self) -> None:
-        """End the ranks on all machines that hear of each other: a fault of one of them does that."""
+    def fail(self, share: float) -> None:
+        """End the ranks on this share of the machines: those that hear of a fault."""
         for machine in self.machines.values():
-            if self.random.random() < 0.7:
+            if self.random.random() < share:
                 machine.member.runs = 0
 
 

@@ -19,7 +19,7 @@ def member(name, now=0.0, names=ABC):
 
 def elect(first, *others, now=0.0):
     """Have one machine win the votes of others at a moment, and give them its entry."""
-    for _ in range(3):
+    for _ in range(4):
         asks = first.asks(now)
         for other in others:
             first.take(other.name, asks[other.name], other.hear(asks[other.name], now), sent=now, now=now)
@@ -53,7 +53,7 @@ def test_the_first_machine_holds_the_lease_at_once_and_the_others_run_by_its_per
 def test_a_later_holder_goes_on_with_what_a_quorum_had_and_the_earlier_one_is_refused():
     a, b, c = map(member, ABC)
     elect(a, b, c)
-    a.record(2, {"machines": ["b"]})
+    a.record(2, {"machines": ["b"]}, 1.0)
     asks = a.asks(1.0)
     assert not a.is_recorded
     a.take("b", asks["b"], b.hear(asks["b"], 1.0), sent=1.0, now=1.0)
@@ -64,6 +64,17 @@ def test_a_later_holder_goes_on_with_what_a_quorum_had_and_the_earlier_one_is_re
     assert (c.entry.attempt, c.entry.value, c.entry.term) == (2, {"machines": ["b"]}, 2)
     assert not b.hear(asks["b"], 20.1).granted
     assert (b.follows("a", 1), b.follows("c", 2)) == (False, True)
+
+
+def test_a_machine_that_was_cut_off_follows_the_holder_as_soon_as_it_is_back():
+    a, b, c = map(member, ABC)
+    elect(a, b, c)
+    # Nobody hears c for long, and it stands again and again.
+    for now in range(1, 60):
+        asks = a.asks(float(now))
+        a.take("b", asks["b"], b.hear(asks["b"], float(now)), sent=float(now), now=float(now))
+        c.asks(float(now))
+    assert c.hear(a.asks(60.0)["c"], 60.0).granted
 
 
 def test_an_older_entry_of_the_same_holder_replaces_nothing():
@@ -78,7 +89,7 @@ def test_a_machine_is_clear_when_it_says_so_or_a_permit_and_a_margin_after_its_l
     a, b, c = map(member, ABC)
     b.runs = 1
     elect(a, b, now=1.0)
-    a.record(2, {})
+    a.record(2, {}, 1.0)
     for now, clear in ((3.0, False), (4.0, True)):
         asks = a.asks(now)
         a.take("b", asks["b"], b.hear(asks["b"], now), sent=now, now=now)
@@ -130,7 +141,7 @@ def disturbed(seed, count):
         network.slow = network.random.choice([0.05, 0.3, 4.0])
         network.cut = {pair for pair in pairs if network.random.random() < network.random.choice([0.0, 0.3, 0.6])}
         network.run(network.random.uniform(0.5, 3) * SECONDS)
-        network.fail()
+        network.fail(0.7)
     network.cut.clear()
     network.slow = 0.1
     return network
@@ -146,8 +157,12 @@ def test_never_two_holders_nor_two_attempts_and_progress_once_a_majority_is_back
         network.dead.add("m0")
     for _ in range(12):
         network.run(2 * SECONDS)
-        network.fail()
+        network.fail(1.0)
     assert newest(network).attempt >= before + 3
+    # All that can hear the holder follow it.
+    network.run(8 * SECONDS)
+    living = [machine for name, machine in network.machines.items() if name not in network.dead]
+    assert {machine.member.committed.key for machine in living} == {newest(network).key}
     # An attempt is begun in the order of the numbers, also by several holders.
     assert network.attempts == sorted(network.attempts)
 

@@ -3,11 +3,12 @@
     every pulse   Ask -----> each other machine     a candidate asks for votes; a holder renews them in the same way
                   <----- Answer                     a grant promises the candidate `seconds` of this machine's clock
 
-A candidate with a quorum of grants holds the lease: `seconds`, counted from the *sending* of its asks. A voter counts
-from the *arrival*, which is later, so no other candidate finds a quorum before the lease of the first one has ended.
-Each answer has the voter's clock, and the holder's next ask returns it (`echo`): the voter may run ranks for `seconds`
-from that moment on, however late the ask arrives (`permit`). An entry, the job's newest attempt, counts once a quorum
-has it. A new holder takes the newest entry of its quorum, as in Paxos, and records it anew under its own term.
+A candidate first asks whether it would get votes (`probe`), so that a machine that is cut off uses up no terms. With a
+quorum of votes it holds the lease: `seconds`, counted from the *sending* of its asks. A voter counts from the
+*arrival*, which is later, so no other candidate finds a quorum before the lease of the first one has ended. Each answer
+has the voter's clock, and the holder's next ask returns it (`echo`): the voter may run ranks for `seconds` from that
+moment on, however late the ask arrives (`permit`). An entry, the job's newest attempt, counts once a quorum has it. A
+new holder takes the newest entry of its quorum, as in Paxos, and records it anew under its own term.
 
 Clocks are arguments, in seconds since any moment, and count while a machine is suspended. A machine that restarts has
 no state, and so it never takes part again. Decision 069 has the reasons.
@@ -26,6 +27,8 @@ _DRIFT = 0.1
 PULSES = 8
 # A candidate that has not found a quorum gives up after this part of a lease, and others have their turn.
 _BID = 0.5
+# So many leases after its last entry, no holder is in the middle of the start of an attempt.
+_QUIET = 3
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,11 +52,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate's request for a vote.
 
     `entry` is its entry once it holds the lease, and `committed` says that a quorum has it. `echo` is the voter's own
-    clock, from its last answer; None while the candidate does not hold the lease.
+    clock, from its last answer; None while the candidate does not hold the lease. A `probe` asks for a vote without
+    getting one.
     """
 
     term: int
     candidate: str
+    probe: bool = False
     entry: Entry | None = None
     committed: bool = False
     echo: float | None = None
@@ -106,11 +111,14 @@ class Member:
         self._highest_term = 0
         # The bid: its term, 0 without one; the others are of this bid alone.
         self.term, self._began = 0, 0.0
+        # The machines that would vote for this one; None once the bid has begun in earnest.
+        self._prospects: set[str] | None = None
         self.held_since: float | None = None
         self._grants: dict[str, float] = {}
         self._answered: dict[str, float] = {}
         self._answers: dict[str, Answer] = {}
         self._newest = self.entry
+        self._recorded_at = now
         # The first machine stands at once, and each later one after it, so that votes are seldom split.
         self._failures = 0
         self._stands_at = now if name == members[0] else now + seconds + self._turn
@@ -126,24 +134,29 @@ class Member:
         is_late = now > self._began + _BID * self.seconds
         if self.term and not self.holds(now) and (self.held_since is not None or is_late):
             self._give_up(now)
-        if not self.term and (now < self._stands_at or not self._stand(now)):
+        if not self.term and now >= self._stands_at:
+            self.term, self._began, self._prospects = self._highest_term + 1, now, {self.name}
+        if self._prospects is not None and is_quorum(self.members, self._prospects):
+            self._stand(now)
+        if not self.term:
             return {}
         held = self.holds(now)
-        if held:
-            self.permit = now + self.seconds
-        self._voted_until = now + self.seconds
-        self._grants[self.name] = now
-        self._settle(now)
+        if self._prospects is None:
+            if held:
+                self.permit = now + self.seconds
+            self._voted_until = now + self.seconds
+            self._grants[self.name] = now
+            self._settle(now)
         others = [member for member in self.members if member != self.name]
         clocks = {member: answer.clock for member, answer in self._answers.items()} if held else {}
         return {member: self._ask(clocks.get(member)) for member in others}
 
     def hear(self, ask: Ask, now: float) -> Answer:
         """Answer another machine's ask."""
-        self._highest_term = max(self._highest_term, ask.term)
         is_known = ask.candidate == self._voted_for
         granted = ask.term >= self._voted_term if is_known else ask.term > self._voted_term and now >= self._voted_until
-        if granted:
+        if granted and not ask.probe:
+            self._highest_term = max(self._highest_term, ask.term)
             self._voted_term, self._voted_for, self._voted_until = ask.term, ask.candidate, now + self.seconds
             self._failures = 0
             self._stop_bidding()
@@ -159,8 +172,16 @@ class Member:
     def take(self, member: str, ask: Ask, answer: Answer, *, sent: float, now: float) -> None:
         """Take a machine's answer to an ask that was sent at `sent`."""
         self._highest_term = max(self._highest_term, answer.term)
+        is_quiet = self.held_since is not None and now > self._recorded_at + _QUIET * self.seconds
+        if not answer.granted and is_quiet and answer.term >= self.term:
+            # It has voted for a later bid, which failed. Stand for a still later term, with the votes of all others.
+            self._stop_bidding()
+            self._stands_at = now
         # An answer to an earlier bid says nothing about this one.
-        if not answer.granted or ask.term != self.term:
+        if not answer.granted or ask.term != self.term or ask.probe != (self._prospects is not None):
+            return
+        if self._prospects is not None:
+            self._prospects.add(member)
             return
         self._grants[member] = max(sent, self._grants.get(member, sent))
         self._answered[member] = now
@@ -182,9 +203,10 @@ class Member:
         """Report whether this machine's vote is that candidate's: it follows nobody else, and no older term."""
         return (self._voted_for, self._voted_term) == (candidate, term)
 
-    def record(self, attempt: int, value: dict[str, Any]) -> None:
+    def record(self, attempt: int, value: dict[str, Any], now: float) -> None:
         """Propose a new entry; only the holder may. It counts once it `is_recorded`."""
         assert self.held_since is not None
+        self._recorded_at = now
         number = self.entry.number + 1 if self.entry.term == self.term else 1
         self.entry = Entry(term=self.term, number=number, attempt=attempt, value=value)
 
@@ -235,18 +257,26 @@ class Member:
     def _ask(self, echo: float | None) -> Ask:
         entry = self.entry if self.held_since is not None else None
         committed = entry is not None and self.is_recorded
-        return Ask(term=self.term, candidate=self.name, entry=entry, committed=committed, echo=echo)
+        return Ask(
+            term=self.term,
+            candidate=self.name,
+            probe=self._prospects is not None,
+            entry=entry,
+            committed=committed,
+            echo=echo,
+        )
 
-    def _stand(self, now: float) -> bool:
-        """Begin a bid, if this machine's own vote is free."""
+    def _stand(self, now: float) -> None:
+        """Begin a bid in earnest, if this machine's own vote is free."""
+        self._prospects = None
         if now < self._voted_until and self._voted_for != self.name:
-            return False
+            self._give_up(now)
+            return
         self._highest_term += 1
-        self.term, self._began, self.held_since = self._highest_term, now, None
+        self.term, self._began = self._highest_term, now
         self._voted_term, self._voted_for = self.term, self.name
         self._grants, self._answered, self._answers = {}, {}, {}
         self._newest = self.entry
-        return True
 
     def _settle(self, now: float) -> None:
         """Hold the lease once a quorum has granted it, with the newest entry that any of them has."""
@@ -254,7 +284,7 @@ class Member:
             self.held_since = now
             if self.holds(now):
                 self._failures = 0
-                self.record(self._newest.attempt, self._newest.value)
+                self.record(self._newest.attempt, self._newest.value, now)
             else:
                 self.held_since = None
         if self.held_since is not None and self.is_recorded:
@@ -266,4 +296,4 @@ class Member:
         self._stands_at = now + self._turn
 
     def _stop_bidding(self) -> None:
-        self.term, self.held_since = 0, None
+        self.term, self.held_since, self._prospects = 0, None, None
