@@ -54,6 +54,7 @@ class Key:
     # others of several ranks, never for one rank.
     HANG_TIMEOUT = "sagemaker_hang_timeout"
     # Our own addition: seconds after which a job that uses none of its devices is stopped. Left out: never.
+    LOSS_SPIKE_FACTOR = "sagemaker_loss_spike_factor"
     IDLE_TIMEOUT = "sagemaker_idle_timeout"
     # Our own addition: kind of fault -> answer, see `policies`. Left out, the defaults hold.
     FAULT_POLICIES = "sagemaker_fault_policies"

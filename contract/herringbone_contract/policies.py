@@ -31,6 +31,12 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "straggler": Fault(
             (REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL), "one rank keeps the others waiting in each step", watched=True
         ),
+        "nan_loss": Fault((REPORT, STOP, FAIL, RESTART), "a loss of any rank is no number", watched=True),
+        "loss_spike": Fault(
+            (REPORT, STOP, FAIL, RESTART),
+            "a loss is `loss_spike_factor` times its median, thrice in a row",
+            watched=True,
+        ),
         "idle": Fault((STOP, REPORT), "no device of the job is used for `idle_timeout`", watched=True),
         DRAIN: Fault(
             (EXCLUDE_HOST, RESTART, STOP), "the platform takes a host away, says `drain_notice`", watched=True

@@ -92,6 +92,12 @@ class Host(NamedTuple):
         return HANG_TIMEOUT_SECONDS if world_size > 1 else 0.0
 
     @property
+    def loss_spike_factor(self) -> float | None:
+        """The multiple of its median at which a loss counts as a spike; None where nobody asks."""
+        value = self.steering.get(Key.LOSS_SPIKE_FACTOR)
+        return float(value) if isinstance(value, (int, float)) and value > 1 else None
+
+    @property
     def idle_timeout(self) -> float:
         """Seconds after which a job that uses none of its devices is stopped; 0.0 for never."""
         value = self.steering.get(Key.IDLE_TIMEOUT)

@@ -2,8 +2,8 @@
 
     host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Asked · Kill ·
                           LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
-                          Moved · UnusedDevices · Steps · ClockTime · RankEntries · StacksWanted · RankStacks ·
-                          RankRecord · Removed
+                          Moved · UnusedDevices · LossReport · Steps · ClockTime · RankEntries · StacksWanted ·
+                          RankStacks · RankRecord · Removed
     coordinator -> hosts  Check · Start · Ask · Stop · Release · Abort · Kill · Finish · LookAtStacks · Clock · Removed
               -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
@@ -136,6 +136,15 @@ class UnusedDevices(TypedDict):
     covers: float
     what: str
     limit: float
+
+
+class LossReport(TypedDict):
+    """A loss of a rank is wrong, by the rule `fault`; `text` says how."""
+
+    kind: Literal["loss"]
+    fault: str
+    rank: int | None
+    text: str
 
 
 class Steps(TypedDict):
@@ -358,6 +367,7 @@ Event = (
     | Kill
     | Moved
     | UnusedDevices
+    | LossReport
     | Steps
     | ClockTime
     | RankEntries

@@ -124,7 +124,7 @@ class Coordinator:
             "daemon_ended": self._daemon_ended,
             # To all hosts: each removes its own files of the checkpoint.
             "removed": lambda _, event: self._order(event),
-            **dict.fromkeys(("moved", "unused", "steps", "clock", "times"), self._watched),
+            **dict.fromkeys(("moved", "unused", "steps", "clock", "times", "loss"), self._watched),
             **dict.fromkeys(("stacks", "stacks_wanted", "record"), self._watched),
         }
         # Only of jobs with several ranks or `hang_timeout`, or that a client looks at.
@@ -286,8 +286,8 @@ class Coordinator:
         if chosen == STOP:
             text = f"stopping: fault_policies says so of {kind}"
             self._order({"kind": "say", "host": self._register.first, "text": text})
-            # Ranks that hang ask no more.
-            self._stop(self._register.first, {"kind": "stop", "why": kind, "leaving": False}, asks=kind != "hang")
+            self.phase = Phase.STOPPING
+            self._job_stop.begin_after_fault(kind, failure)
         else:
             # Whatever ranks report of their end follows from ours.
             self._fail(Evidence(self._clock(), failure._replace(fault=kind), failure.exit_code, outside=True))
@@ -318,12 +318,12 @@ class Coordinator:
 
     # Ending
 
-    def _stop(self, host: str, stop: StopWanted, *, asks: bool = True) -> None:
+    def _stop(self, host: str, stop: StopWanted) -> None:
         if self.phase is Phase.JOINING:
             self._end(*self._job_stop.end([None]))
         elif self.phase is Phase.RUNNING:
             self.phase = Phase.STOPPING
-            self._job_stop.begin(host, stop, asks=asks)
+            self._job_stop.begin(host, stop)
 
     def _kill(self, host: str, _kill: object) -> None:
         self._order({"kind": "kill"})

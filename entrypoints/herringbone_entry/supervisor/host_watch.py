@@ -1,6 +1,7 @@
 """One host's part in watching the job: it reports how long its ranks have not moved, and shows where they are.
 
 `hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
+a loss is wrong          loss     to the coordinator
 `idle_timeout` is set    unused   to the coordinator, with each sample
 the order `stacks`       stacks   to the coordinator, one message per rank
 """
@@ -24,6 +25,7 @@ from herringbone_entry.supervisor.rank_orders import RankOrder
 from herringbone_entry.watch import activity, collect
 from herringbone_entry.watch.fold import place_of
 from herringbone_entry.watch.idleness import HostIdleness
+from herringbone_entry.watch.losses import Losses
 
 if TYPE_CHECKING:
     from herringbone_entry.supervisor.rank_group import RankGroup
@@ -42,7 +44,9 @@ _RECORD_SECONDS = 0.6
 class HostWatch:
     """Watches the ranks of one host. All methods run in the loop's thread."""
 
-    def __init__(self, context: HostContext, ranks: RankGroup, idle_timeout: float = 0.0) -> None:
+    def __init__(
+        self, context: HostContext, ranks: RankGroup, idle_timeout: float = 0.0, loss_factor: float | None = None
+    ) -> None:
         self._context, self._ranks, self._idle_timeout = context, ranks, idle_timeout
         self._moved_at = time.monotonic()
         self.steps = HostSteps(context, ranks)
@@ -51,6 +55,7 @@ class HostWatch:
         self._worked_at: dict[int, float] = {}
         self._starved_at = float("-inf")
         self._idleness = HostIdleness()
+        self._losses = Losses(loss_factor)
 
     def watch(self, hang_timeout: float, *, is_chosen: bool) -> None:
         """Report from now on how long no rank has moved; `hang_timeout` 0 is for never."""
@@ -140,6 +145,8 @@ class HostWatch:
         for event in filter(None, map(parse, lines.splitlines())):
             if event["kind"] in _SIGNS_OF_LIFE:
                 self._moved_at = time.monotonic()
+            if event["kind"] == "metrics" and (wrong := self._losses.take(event)) is not None:
+                self._context.report({"kind": "loss", "fault": wrong.fault, "rank": wrong.rank, "text": wrong.text})
             if event["kind"] == "sample" and self._idle_timeout:
                 seconds, covers, what = self._idleness.take(event)
                 limit = self._idle_timeout

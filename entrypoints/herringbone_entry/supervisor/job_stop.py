@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 STOPPED_CODE = 143
 # Ranks get SIGTERM where some host has not said by then how many calls its ranks have made.
 ASK_SECONDS = 1.0
+# Ranks that hang ask no more, and those whose loss is no number have nothing worth saving.
+_NOT_ASKED = ("hang", "nan_loss")
 
 
 class JobStop:
@@ -41,18 +43,27 @@ class JobStop:
         self._hosts, self._order, self._later = hosts, order, later
         # The most calls of a rank, by host; None before the question, and once the ranks know when to stop.
         self._most: dict[str, int] | None = None
+        # Whether ranks have heard of the stop; those that a fault ends have not come to their end either.
         self._has_obeyed = False
         self._failure: Failure | None = None
 
-    def begin(self, host: str, stop: StopWanted, *, asks: bool = True) -> None:
-        """Begin the stop that a host wants; without `asks`, ranks get SIGTERM at once."""
+    def begin_after_fault(self, kind: str, failure: Failure) -> None:
+        """Begin the stop that follows a fault."""
+        self._has_obeyed, self._failure = True, failure._replace(fault=kind, exit_code=STOPPED_CODE)
+        if kind in _NOT_ASKED:
+            self._order({"kind": "stop", "call": 0})
+        else:
+            self._ask(kind)
+
+    def begin(self, host: str, stop: StopWanted) -> None:
+        """Begin the stop that a host wants."""
         if stop["leaving"]:
             self._failure = taken_away(host, stop["why"])
-        if not asks:
-            self._order({"kind": "stop", "call": 0})
-            return
+        self._ask(stop["why"])
+
+    def _ask(self, why: str) -> None:
         self._most = {}
-        self._order({"kind": "ask", "why": stop["why"]})
+        self._order({"kind": "ask", "why": why})
         self._later(ASK_SECONDS, self._decide)
 
     def receive(self, host: str, asked: Asked) -> None:

@@ -5,6 +5,7 @@ What it finds is reported; `on_fault` then decides whether the job goes on.
     moved          from hosts     how long no rank of the host has moved; all of them long enough: a hang
     stacks_wanted  from a host    a client asks where the ranks are
     stacks         from hosts     where a rank is; from all ranks, or after PATIENCE_SECONDS: folded and printed
+    loss           from hosts     a loss is wrong; the first of each kind counts
     unused         from hosts     how long its devices have not been used; on all hosts: an idle job
     record         from hosts     the last collective operations of a rank that has failed
 
@@ -73,6 +74,7 @@ class JobWatch:
         self._is_sure = False
         self._standstill: Standstill | None = None
         self._idleness: JobIdleness | None = None
+        self._losses = set[str]()
         self._stragglers = StragglerWatch(
             rank_hosts,
             first=first,
@@ -97,6 +99,7 @@ class JobWatch:
             "clock": self._stragglers.clock,
             "times": self._stragglers.times,
             "unused": self._unused,
+            "loss": self._loss,
         }
 
     def receive(self, host: str, event: Any) -> None:
@@ -138,6 +141,17 @@ class JobWatch:
             what = "its devices are used again"
         self._order({"kind": "say", "host": self._first, "text": f"idle: {what}"})
         self._emit({"kind": "idle", "seconds": idle, "limit": limit, "ends": idle >= limit, "what": what})
+
+    def _loss(self, host: str, event: Any) -> None:
+        rank, fault = event["rank"], str(event["fault"])
+        if fault in self._losses:
+            return
+        # The other ranks sum the same gradients, so one is named.
+        self._losses.add(fault)
+        text = f"{fault}: {'' if rank is None else f'rank {rank} '}({host}): {event['text']}"
+        self._order({"kind": "say", "host": self._first, "text": text})
+        self._emit({"kind": "fault", "fault": fault, "rank": rank, "why": event["text"]})
+        self._on_fault(fault, Failure(host, rank, message=text))
 
     def _stacks_wanted(self, _host: str, event: Any) -> None:
         self._look(str(event["id"])[:64], None, 0.0)

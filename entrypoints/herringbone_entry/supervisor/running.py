@@ -186,10 +186,11 @@ class RunningSupervisor:
 
     def _host_watch(self) -> HostWatch:
         if self._watch is None:
-            # Only for jobs with several ranks or `hang_timeout`, or that somebody looks at.
+            # Not before the first events, or a client's look: a start does not wait for this module.
             from herringbone_entry.supervisor.host_watch import HostWatch
 
-            self._watch = HostWatch(self._context, self._ranks, self._context.host.idle_timeout)
+            host = self._context.host
+            self._watch = HostWatch(self._context, self._ranks, host.idle_timeout, host.loss_spike_factor)
         return self._watch
 
     def _start(self, order: Start) -> None:
@@ -227,10 +228,9 @@ class RunningSupervisor:
             )
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
-        limit = host.hang_timeout(layout.world_size)
-        if layout.ranks(host.name) and (limit or host.idle_timeout or layout.world_size > 1):
+        if layout.ranks(host.name):
             self._context.listeners.append(lambda lines: self._host_watch().take_events(lines))
-            if limit:
+            if limit := host.hang_timeout(layout.world_size):
                 self._host_watch().watch(limit, is_chosen=Key.HANG_TIMEOUT in host.steering)
         self._write_versions()
 

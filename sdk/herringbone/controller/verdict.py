@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from herringbone.records.index import COMPLETED, FAILED, LIMITS, STOPPED
 from herringbone_contract.failure import Failure
+from herringbone_contract.policies import DRAIN
+
+# The supervisors' exit code after a stop.
+_STOPPED_CODE = 143
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,9 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, limit: str = "") ->
     # A real failure comes before a stop: the stop may have been the answer to it.
     if failed:
         failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
+        if failure.fault not in ("", DRAIN) and failure.exit_code == _STOPPED_CODE:
+            # A watcher has stopped the job, as its policy says.
+            return Verdict(STOPPED, STOPPED)
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))
     if limit:
         return Verdict(STOPPED, LIMITS[limit])

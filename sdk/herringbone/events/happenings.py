@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from herringbone.events.kinds import (
     Checkpoint,
+    Fault,
     Hang,
     Idle,
     Removed,
@@ -46,7 +47,7 @@ def seen(view: JobView) -> Iterator[Happening]:
     ['rank 3 takes 0.5 s a step, the others 0.25 s: 2.0 times as long']
     """
     changes = *view.states, *view.restarts, *view.stops, *view.checkpoints, *view.removals
-    for event in (*changes, *view.stragglers, *view.hangs, *view.idles):
+    for event in (*changes, *view.stragglers, *view.hangs, *view.faults, *view.idles):
         yield Happening(event.t, event.__struct_config__.tag, _short(text_of(event)))  # type: ignore[arg-type]
 
 
@@ -64,7 +65,7 @@ def happenings(record: JobRecord, view: JobView) -> list[Happening]:
     return sorted(found, key=lambda happening: happening.time)
 
 
-def text_of(event: State | Restart | Stop | Checkpoint | Removed | Straggler | Hang | Idle) -> str:
+def text_of(event: State | Restart | Stop | Checkpoint | Removed | Straggler | Hang | Fault | Idle) -> str:
     """Return one thing that happened, in a sentence."""
     match event:
         case State():
@@ -81,6 +82,9 @@ def text_of(event: State | Restart | Stop | Checkpoint | Removed | Straggler | H
             return f"{event.path}, because {event.successor} is whole"
         case Idle():
             return event.what or "none of its devices is used"
+        case Fault():
+            place = "" if event.rank is None else f" of rank {event.rank}"
+            return _sentence(f"{event.fault.replace('_', ' ')}{place}", event.why)
         case Straggler():
             place = f"rank {event.rank}" + (f" on {event.host}" if event.host else "")
             if not event.seconds or not event.median:

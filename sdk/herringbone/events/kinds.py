@@ -190,6 +190,13 @@ class Hang(Known, tag="hang"):
     ranks: list[int] = []
 
 
+class Fault(Known, tag="fault"):
+    """A fault of the kind `fault` in `policies`; `why` says what was seen."""
+
+    fault: str = ""
+    why: str = ""
+
+
 class Idle(Known, tag="idle"):
     """No device of the job has been used for `seconds`; `ends`: that was the limit."""
 
@@ -264,6 +271,7 @@ AnyKind = (
     | Stop
     | Straggler
     | Hang
+    | Fault
     | Idle
     | Stacks
     | Timeline

@@ -106,6 +106,7 @@ def chosen_metric(names: Iterable[str], wanted: str | None) -> str | None:
 def _alerts(view: JobView) -> tuple[str, ...]:
     """Return what a running job suffers from now, in one word each."""
     newest = {kind: events[-1].t for kind, events in (("hang", view.hangs), ("straggler", view.stragglers)) if events}
+    newest |= {one.fault: one.t for one in view.faults}
     # Its seconds are 0 once a device is used again.
     if view.idles and view.idles[-1].seconds:
         newest["idle"] = view.idles[-1].t

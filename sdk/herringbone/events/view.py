@@ -27,6 +27,7 @@ _LISTS = {
     kinds.Stop: "stops",
     kinds.Straggler: "stragglers",
     kinds.Hang: "hangs",
+    kinds.Fault: "faults",
     kinds.Idle: "idles",
     kinds.Stacks: "stacks",
 }
@@ -60,6 +61,7 @@ class JobView:
         self.stops: deque[kinds.Stop] = deque(maxlen=_MAX_EVENTS)
         self.stragglers: deque[kinds.Straggler] = deque(maxlen=_MAX_EVENTS)
         self.hangs: deque[kinds.Hang] = deque(maxlen=_MAX_EVENTS)
+        self.faults: deque[kinds.Fault] = deque(maxlen=_MAX_EVENTS)
         self.idles: deque[kinds.Idle] = deque(maxlen=_MAX_EVENTS)
         self.stacks: deque[kinds.Stacks] = deque(maxlen=_MAX_EVENTS)
         self.bill = ""

@@ -251,7 +251,7 @@ def watching(options: Options) -> list[str]:
     return [
         *(
             name
-            for name in ("hang_timeout", "idle_timeout", "keep_checkpoints", "drain_notice")
+            for name in ("hang_timeout", "idle_timeout", "loss_spike_factor", "keep_checkpoints", "drain_notice")
             if getattr(options, name)
         ),
         *(["fault_policies"] if watched else []),
@@ -286,6 +286,8 @@ def steering(options: Options, source: SourceCode | None, *, job_name: str | Non
         added[Key.HANG_TIMEOUT] = options.hang_timeout
     if options.idle_timeout is not None:
         added[Key.IDLE_TIMEOUT] = options.idle_timeout
+    if options.loss_spike_factor is not None:
+        added[Key.LOSS_SPIKE_FACTOR] = options.loss_spike_factor
     if options.fault_policies:
         added[Key.FAULT_POLICIES] = options.fault_policies
     if options.drain_notice is not None:

@@ -46,6 +46,7 @@ _MEMBERS = {
     "entry_point": "HyperParameters.sagemaker_program",
     "container_log_level": "HyperParameters.sagemaker_container_log_level",
     "hang_timeout": f"HyperParameters.{Key.HANG_TIMEOUT}",
+    "loss_spike_factor": f"HyperParameters.{Key.LOSS_SPIKE_FACTOR}",
     "idle_timeout": f"HyperParameters.{Key.IDLE_TIMEOUT}",
     "fault_policies": f"HyperParameters.{Key.FAULT_POLICIES}",
     "drain_notice": f"HyperParameters.{Key.DRAIN_NOTICE}",

@@ -5,6 +5,7 @@
     hang        hung: once for each standstill, however often it is reported
     idle        idle: when half of the limit is over, and at the limit
     straggler   straggling: once for each rank of an attempt
+    fault       fault: once for each kind and attempt, such as a loss that is no number
     bill        budget: four fifths of `max_cost` are spent (`tick`)
     progress    late: the job's own estimate, or its time so far, is beyond its prediction or its limit (`tick`)
 
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 from herringbone.events.comparison import prediction_of
 from herringbone.events.happenings import text_of
-from herringbone.events.kinds import Hang, Idle, Progress, Restart, State, Straggler, decode
+from herringbone.events.kinds import Fault, Hang, Idle, Progress, Restart, State, Straggler, decode
 from herringbone.plan.budget import dollars, shown_dollars
 from herringbone.plan.notify import KINDS
 from herringbone.plan.options.typed import DAY_SECONDS
@@ -104,6 +105,8 @@ class Notices:
                     return []
                 self._idles += not idle.ends
                 return self._new(f"idle-{self._idles}{'-end' * idle.ends}", "idle", idle.t, text_of(idle))
+            case Fault() as fault:
+                return self._new(f"{fault.fault}-{self._attempt}", "fault", fault.t, text_of(fault))
             case Hang() as hang:
                 # A longer wait of the same standstill is no news.
                 if hang.t - (hang.since or 0.0) > self._hung_at:

@@ -117,6 +117,18 @@ def test_where_no_progress_can_be_seen_a_default_limit_ends_no_job():
     assert len(job.faults) == 1
 
 
+def test_the_first_wrong_loss_of_a_kind_is_a_fault():
+    job = Job()
+    for rank, fault in ((2, "nan_loss"), (1, "nan_loss"), (0, "loss_spike")):
+        job.watch.receive(HOSTS[rank], {"kind": "loss", "fault": fault, "rank": rank, "text": "loss is nan"})
+    assert job.lines == ["nan_loss: rank 2 (algo-3): loss is nan", "loss_spike: rank 0 (algo-1): loss is nan"]
+    assert [(kind, failure.rank, failure.host) for kind, failure in job.faults] == [
+        ("nan_loss", 2, "algo-3"),
+        ("loss_spike", 0, "algo-1"),
+    ]
+    assert [event["fault"] for event in job.events] == ["nan_loss", "loss_spike"]
+
+
 def test_a_longer_standstill_at_the_same_places_is_no_news():
     job = Job()
     job.moved(10.0)

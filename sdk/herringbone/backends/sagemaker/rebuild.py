@@ -63,6 +63,7 @@ _HOSTS = {"instance_type": "InstanceType", "instance_count": "InstanceCount"}
 _OPTION_KEYS = {
     Key.LOG_LEVEL: "container_log_level",
     Key.HANG_TIMEOUT: "hang_timeout",
+    Key.LOSS_SPIKE_FACTOR: "loss_spike_factor",
     Key.IDLE_TIMEOUT: "idle_timeout",
     Key.FAULT_POLICIES: "fault_policies",
     Key.DRAIN_NOTICE: "drain_notice",

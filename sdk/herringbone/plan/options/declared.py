@@ -110,6 +110,8 @@ local_process. Unit: GPUs. Backends: local_process, local, ssh."""
     hang_timeout: int | str | None
     """How long all ranks may be silent before the job hangs. 0 is never; None is 600 for `smp` and `smddp`, \
 1800 for others of several ranks. Unit: seconds."""
+    loss_spike_factor: float | None
+    """The multiple of its median at which a loss counts as a spike; None looks for none."""
     idle_timeout: int | str | None
     """How long the job's GPUs, or its processors without any, may be unused before it is stopped. Unit: seconds. \
 Backends: local_process, local, ssh, slurm."""

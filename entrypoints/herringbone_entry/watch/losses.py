@@ -1,0 +1,104 @@
+"""Find a loss that is no number any more, or that has become a multiple of what it was. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# A value is compared with the median of so many before it, and so many high ones in a row are a spike.
+_WINDOW, _LEAST, _IN_A_ROW = 50, 20, 3
+_SERIES = 64
+# Losses of an evaluation come seldom, and on other data.
+_OTHERS = {"eval", "val", "valid", "validation", "test"}
+
+
+class LossFault(NamedTuple):
+    """What is wrong with a loss: `fault` is "nan_loss" or "loss_spike", `usual` the median before it."""
+
+    fault: str
+    rank: int | None
+    name: str
+    value: float
+    step: int | None
+    usual: float | None
+
+    @property
+    def text(self) -> str:
+        """The fault in words, such as "train/loss is nan at step 70, after 2.31"."""
+        at = "" if self.step is None else f" at step {self.step}"
+        if self.usual is None:
+            return f"{self.name} is {self.value:g}{at}"
+        how = (
+            f", after {self.usual:.4g}"
+            if self.fault == "nan_loss"
+            else f", {self.value / self.usual:.1f} times as much as"
+        )
+        more = "" if self.fault == "nan_loss" else f" the median before it, {self.usual:.4g}"
+        return f"{self.name} is {self.value:.4g}{at}{how}{more}"
+
+
+class Losses:
+    """Takes the metrics of a host's ranks; each kind of fault of a series is found once.
+
+    >>> losses = Losses(factor=None)
+    >>> losses.take({"name": "train/loss", "rank": 1, "step": 7, "by": 1, "values": [2.5, "nan"]}).text
+    'train/loss is nan at step 8, after 2.5'
+
+    A metric is a loss if the last word of its name is "loss". Spikes are looked for with a `factor`.
+    """
+
+    def __init__(self, factor: float | None) -> None:
+        self._factor = factor
+        self._recent: dict[tuple[str, int | None], deque[float]] = {}
+        self._high: dict[tuple[str, int | None], int] = {}
+        self._found = set[tuple[str, str, int | None]]()
+
+    def take(self, event: Mapping[str, Any]) -> LossFault | None:
+        """Take an event `metrics`; return the first fault that it shows."""
+        name, rank, values = event.get("name"), event.get("rank"), event.get("values")
+        if not isinstance(name, str) or not isinstance(values, list) or not _is_loss(name):
+            return None
+        key = (name, rank if isinstance(rank, int) else None)
+        if key not in self._recent and len(self._recent) >= _SERIES:
+            return None
+        recent = self._recent.setdefault(key, deque(maxlen=_WINDOW))
+        for number, value in enumerate(values):
+            fault = self._judge(key, recent, value)
+            if fault and (fault, *key) not in self._found:
+                self._found.add((fault, *key))
+                step, by = event.get("step"), event.get("by") or 0
+                at = step + by * number if isinstance(step, int) and isinstance(by, int) else None
+                return LossFault(fault, key[1], name, float(value), at, _median(recent) if recent else None)
+        return None
+
+    def _judge(self, key: tuple[str, int | None], recent: deque[float], value: Any) -> str:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return ""
+        if not math.isfinite(number):
+            return "nan_loss"
+        usual = _median(recent) if len(recent) >= _LEAST else 0.0
+        if self._factor and usual > 0.0 and number > self._factor * usual and not _words(key[0]) & _OTHERS:
+            self._high[key] = self._high.get(key, 0) + 1
+            return "loss_spike" if self._high[key] >= _IN_A_ROW else ""
+        self._high[key] = 0
+        recent.append(number)
+        return ""
+
+
+def _is_loss(name: str) -> bool:
+    return re.split(r"[^a-z0-9]+", name.lower())[-1] == "loss"
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
+
+
+def _median(values: deque[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

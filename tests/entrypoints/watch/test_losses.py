@@ -1,0 +1,48 @@
+"""A loss that is no number, and one that is a multiple of what it was."""
+
+import pytest
+
+from herringbone_entry.watch.losses import Losses
+
+
+def taken(values, *, name="loss", factor=3.0, rank=0, step=1):
+    losses = Losses(factor)
+    found = [
+        losses.take({"name": name, "rank": rank, "step": step + at, "by": None, "values": [value]})
+        for at, value in enumerate(values)
+    ]
+    return [(one.fault, one.step) for one in found if one]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_loss_that_is_no_number_is_found_once(value):
+    assert taken([2.0, 1.5, value, value, 1.0]) == [("nan_loss", 3)]
+    assert taken([value], name="eval/loss") == [("nan_loss", 1)]
+    assert taken([value], name="grad_norm") == taken([value], name="loss_scale") == []
+
+
+def test_three_high_values_in_a_row_are_a_spike():
+    usual = [1.0 + 0.01 * (at % 5) for at in range(25)]
+    assert taken([*usual, 9.0, 9.0, 9.0]) == [("loss_spike", 28)]
+    # One bad batch, a curve that has just begun, an evaluation's loss, and no factor.
+    assert taken([*usual, 9.0, 9.0, 1.0, 9.0, 9.0]) == taken([1.0] * 9 + [9.0] * 9) == []
+    assert taken([*usual, 9.0, 9.0, 9.0], name="val_loss") == taken([*usual, 9.0, 9.0, 9.0], factor=None) == []
+
+
+def test_a_loss_that_falls_or_is_negative_has_no_spikes():
+    assert taken([100 * 0.9**at for at in range(100)]) == []
+    assert taken([-5.0] * 30 + [5.0] * 9) == []
+
+
+def test_the_words_say_what_it_was_before():
+    losses = Losses(3.0)
+    fault = losses.take({"name": "train/loss", "rank": 2, "step": 10, "by": 10, "values": [1.0] * 30 + [4.0] * 3})
+    assert (fault.text, fault.rank) == ("train/loss is 4 at step 330, 4.0 times as much as the median before it, 1", 2)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [{}, {"name": 3, "values": [1]}, {"name": "loss", "values": "x"}, {"name": "loss", "values": [None, {}, "x"]}],
+)
+def test_what_a_script_sends_may_be_anything(event):
+    assert Losses(3.0).take(event) is None
