@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Mapping
@@ -51,6 +52,15 @@ _BROUGHT = {
 _OWN_PROCESS = re.compile(
     "process that (watched the job was killed|held the job's place in line was killed|was submitting the job died)"
 )
+# The words of torch for a GPU without memory, of torch's watchdogs and stores for a rank that did not come, and of the
+# Hub for a model whose terms nobody has accepted.
+_GPU_MEMORY = re.compile(r"CUDA out of memory|HIP out of memory|OutOfMemoryError")
+_NOT_IN_TIME = re.compile(
+    r"Watchdog caught collective operation timeout|Timed out waiting \d+ms|wait timeout after \d+ms|NCCL timeout"
+    r"|collective.* timed out|Socket Timeout"
+)
+_GATED = re.compile(r"GatedRepoError|[Gg]ated repo|Access to model .* is restricted|must be authenticated to access")
+_SHOWN_LAYOUTS = 3
 # Arguments that Herringbone adds to the user's hyperparameters, and the reason.
 _ADDED = {
     "--mp_parameters": "distribution's modelparallel adds it, as on SageMaker",
@@ -70,6 +80,19 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
         return _missing_module("No module named 'torch.sagemaker'", plan)
     if failure.exception == "ModuleNotFoundError":
         return _missing_module(failure.message, plan)
+    text = f"{failure.exception}: {failure.message}"
+    if _GPU_MEMORY.search(text):
+        return _more_memory(plan)
+    if _GATED.search(text):
+        return (
+            "accept the model's terms on its page of the Hub, and give the job the token of that account: `export "
+            "HF_TOKEN=...` here, and `--env HF_TOKEN`"
+        )
+    if _NOT_IN_TIME.search(text):
+        return (
+            "a rank did not come to an operation between ranks; lines `stacks:` and `hang:` of the log say which one, "
+            "and where it was. For ranks that rightly are busy so long, give init_process_group a longer timeout"
+        )
     if failure.exception == "MemoryError":
         return f"the host has no memory left for the script. {_LESS_MEMORY}"
     if failure.exception == "FileNotFoundError" and (match := _MISSING.search(failure.message)):
@@ -101,6 +124,24 @@ def remedy(failure: Failure, plan: Mapping[str, Any]) -> str:
             if match := _UNRECOGNIZED.search(line):
                 return _unrecognized(match["arguments"].split(), "args, _ = parser.parse_known_args()")
     return ""
+
+
+def _more_memory(plan: Mapping[str, Any]) -> str:
+    """Name the layouts of the job that were found to fit, or the command that finds them."""
+    name, prediction = plan.get("job_name", "NAME"), plan.get("prediction") or {}
+    fitting = [layout for layout in prediction.get("layouts") or () if not layout.get("refusal")]
+    shown = [
+        f"{json.dumps(layout['distribution'])} ({layout['samples_per_second']:.3g} samples a second)"
+        for layout in fitting
+        if layout.get("distribution") and layout.get("samples_per_second")
+    ]
+    if shown:
+        dicts = "; ".join(shown[:_SHOWN_LAYOUTS])
+        return f"these layouts fit: {dicts}. `herringbone run --resume {name} --distribution JSON` goes on with one"
+    return (
+        f"`herringbone plan --like {name} --choose` lists the layouts of this job that fit, with speed and dict; "
+        f"`herringbone run --resume {name} --distribution auto` goes on with the best"
+    )
 
 
 def _is_unknown_name(text: str) -> bool:

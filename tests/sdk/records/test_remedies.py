@@ -160,3 +160,29 @@ LOST = Failure(host="algo-1", message="the process that watched the job was kill
 )
 def test_a_job_that_lost_a_process_of_ours_can_be_started_again(failure, plan, text):
     assert remedy(failure, plan).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (Failure(exception="OutOfMemoryError", message="CUDA out of memory. Tried to allocate 2 GiB"), "plan --like j"),
+        (Failure(exception="RuntimeError", message="[..] Timed out waiting 1800000ms for recv operation"), "`stacks:`"),
+        (Failure(exception="DistBackendError", message="Watchdog caught collective operation timeout: W"), "timeout"),
+        (Failure(exception="OSError", message="You are trying to access a gated repo.\nMake sure"), "--env HF_TOKEN"),
+        (Failure(exception="GatedRepoError", message="401 Client Error"), "accept the model's terms"),
+    ],
+)
+def test_what_to_do_about_memory_waits_and_models(failure, words):
+    assert words in remedy(failure, {"job_name": "j"})
+
+
+def test_layouts_that_were_found_to_fit_are_named():
+    layouts = [
+        {"distribution": {"mpi": {"enabled": True}}, "samples_per_second": 12.0, "refusal": "too large"},
+        {"distribution": {"smdistributed": {}}, "samples_per_second": 7.25, "refusal": None},
+    ]
+    failure = Failure(exception="OutOfMemoryError", message="CUDA out of memory")
+    assert remedy(failure, {"job_name": "j", "prediction": {"layouts": layouts}}) == (
+        'these layouts fit: {"smdistributed": {}} (7.25 samples a second). `herringbone run --resume j --distribution '
+        "JSON` goes on with one"
+    )
