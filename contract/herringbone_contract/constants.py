@@ -55,6 +55,7 @@ class Key:
     HANG_TIMEOUT = "sagemaker_hang_timeout"
     # Our own addition: seconds after which a job that uses none of its devices is stopped. Left out: never.
     LOSS_SPIKE_FACTOR = "sagemaker_loss_spike_factor"
+    CHECK_REPLICAS_EVERY = "sagemaker_check_replicas_every"
     IDLE_TIMEOUT = "sagemaker_idle_timeout"
     # Our own addition: kind of fault -> answer, see `policies`. Left out, the defaults hold.
     FAULT_POLICIES = "sagemaker_fault_policies"
@@ -127,6 +128,8 @@ class HostVariable:
     COMPARE = "HERRINGBONE_COMPARE"
     # "on": ranks of PyTorch scripts record every optimizer step, so that two runs can be compared.
     FINGERPRINTS = "HERRINGBONE_FINGERPRINTS"
+    # A number n: ranks of PyTorch scripts send a checksum of their parameters after every n optimizer steps.
+    CHECK_REPLICAS = "HERRINGBONE_CHECK_REPLICAS"
 
 
 DEFAULT_STOP_GRACE_SECONDS = 110.0

@@ -37,6 +37,11 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             "a loss is `loss_spike_factor` times its median, thrice in a row",
             watched=True,
         ),
+        "replica_mismatch": Fault(
+            (REPORT, EXCLUDE_HOST, RESTART, STOP, FAIL),
+            "parameters of a rank have other bits than those of its replicas, says `check_replicas_every`",
+            watched=True,
+        ),
         "idle": Fault((STOP, REPORT), "no device of the job is used for `idle_timeout`", watched=True),
         DRAIN: Fault(
             (EXCLUDE_HOST, RESTART, STOP), "the platform takes a host away, says `drain_notice`", watched=True

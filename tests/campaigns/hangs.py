@@ -89,7 +89,7 @@ def run(settings: dict[str, Any], fault: str) -> tuple[str, float]:
         job.wait(timeout=_SECONDS)
     lines = [line.text for line in job.logs()]
     _thaw()
-    restarts = [line for line in lines if line.startswith("attempt ")]
+    restarts = [line for line in lines if line.startswith("attempt ") and " of " in line]
     status = job.status
     if status not in ("Completed", "Failed", "Stopped"):
         job.stop(grace=1)

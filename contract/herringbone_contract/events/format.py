@@ -25,6 +25,7 @@ that they do not know. The kinds:
     drain       why                                the platform takes the host away, by the job's `drain_notice`
     straggler   seconds, median, ratio, steps, why    a rank whose steps take longer than the others', and its cause
     hang        since, why, ranks                  all ranks were silent for `since` seconds; `ranks` are the odd ones
+    checksum    step, value                        of a rank's parameters, to be compared with those of its replicas
     fault       fault, why                         a fault of a kind in `policies` that words alone describe
     idle        seconds, limit, ends, what         no device of the job is used for `seconds`; at `limit` it `ends`
     stacks      id, why, text, groups              where all ranks are, see STACKS below

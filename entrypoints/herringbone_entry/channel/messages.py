@@ -2,8 +2,8 @@
 
     host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Asked · Kill ·
                           LauncherEnded · ServerEnded · Spawn · DaemonEnded ·
-                          Moved · UnusedDevices · LossReport · Steps · ClockTime · RankEntries · StacksWanted ·
-                          RankStacks · RankRecord · Removed
+                          Moved · UnusedDevices · LossReport · Checksum · Steps · ClockTime · RankEntries ·
+                          StacksWanted · RankStacks · RankRecord · Removed
     coordinator -> hosts  Check · Start · Ask · Stop · Release · Abort · Kill · Finish · LookAtStacks · Clock · Removed
               -> one host Say · Emit · Spawn · DaemonEnded                             (its name is in `host`)
 
@@ -145,6 +145,15 @@ class LossReport(TypedDict):
     fault: str
     rank: int | None
     text: str
+
+
+class Checksum(TypedDict):
+    """The checksum of a rank's parameters after a step."""
+
+    kind: Literal["checksum"]
+    rank: int
+    step: int
+    value: str
 
 
 class Steps(TypedDict):
@@ -368,6 +377,7 @@ Event = (
     | Moved
     | UnusedDevices
     | LossReport
+    | Checksum
     | Steps
     | ClockTime
     | RankEntries

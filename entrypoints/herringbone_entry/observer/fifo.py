@@ -102,6 +102,7 @@ KINDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "bubble": _or_none(_is_number),
         "predicted": _or_none(_is_prediction),
     },
+    "checksum": {"step": _is_count, "value": _is_text},
     "fingerprint": {
         "process": _is_text,
         "number": _is_count,

@@ -50,6 +50,8 @@ _MODEL_PARALLEL = "herringbone_parallel.torch.model_parallel."
 _FUNCTIONS = "herringbone_parallel.torch.function_apply"
 # Reports what a prediction is compared with.
 _COMPARED = "herringbone_parallel.torch.compared"
+# Sends checksums of parameters.
+_REPLICAS = "herringbone_parallel.torch.replicas"
 # Record every optimizer step, in rehearsals; by the framework.
 _RECORDERS = {
     "torch": "herringbone_parallel.torch.fingerprints.recorder",
@@ -91,6 +93,8 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
         sys.meta_path.insert(0, watch)
     if os.environ.get("HERRINGBONE_COMPARE") == "on":
         sys.meta_path.insert(0, AfterImport("torch", partial(_complete, _COMPARED, "report")))
+    if "HERRINGBONE_CHECK_REPLICAS" in os.environ:
+        sys.meta_path.insert(0, AfterImport("torch", partial(_complete, _REPLICAS, "watch")))
     if os.environ.get("HERRINGBONE_FINGERPRINTS") == "on":
         for name, recorder in _RECORDERS.items():
             sys.meta_path.insert(0, AfterImport(name, partial(_complete, recorder, "record")))

@@ -124,7 +124,7 @@ class Coordinator:
             "daemon_ended": self._daemon_ended,
             # To all hosts: each removes its own files of the checkpoint.
             "removed": lambda _, event: self._order(event),
-            **dict.fromkeys(("moved", "unused", "steps", "clock", "times", "loss"), self._watched),
+            **dict.fromkeys(("moved", "unused", "steps", "clock", "times", "loss", "checksum"), self._watched),
             **dict.fromkeys(("stacks", "stacks_wanted", "record"), self._watched),
         }
         # Only of jobs with several ranks or `hang_timeout`, or that a client looks at.

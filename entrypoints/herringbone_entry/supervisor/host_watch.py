@@ -2,6 +2,7 @@
 
 `hang_timeout` is set    moved    to the coordinator, several times per `hang_timeout`
 a loss is wrong          loss     to the coordinator
+replicas are checked     checksum to the coordinator
 `idle_timeout` is set    unused   to the coordinator, with each sample
 the order `stacks`       stacks   to the coordinator, one message per rank
 """
@@ -147,6 +148,9 @@ class HostWatch:
                 self._moved_at = time.monotonic()
             if event["kind"] == "metrics" and (wrong := self._losses.take(event)) is not None:
                 self._context.report({"kind": "loss", "fault": wrong.fault, "rank": wrong.rank, "text": wrong.text})
+            if event["kind"] == "checksum" and isinstance(event.get("rank"), int):
+                step, value = int(event["step"]), str(event["value"])
+                self._context.report({"kind": "checksum", "rank": event["rank"], "step": step, "value": value})
             if event["kind"] == "sample" and self._idle_timeout:
                 seconds, covers, what = self._idleness.take(event)
                 limit = self._idle_timeout

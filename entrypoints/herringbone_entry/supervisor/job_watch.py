@@ -5,6 +5,7 @@ What it finds is reported; `on_fault` then decides whether the job goes on.
     moved          from hosts     how long no rank of the host has moved; all of them long enough: a hang
     stacks_wanted  from a host    a client asks where the ranks are
     stacks         from hosts     where a rank is; from all ranks, or after PATIENCE_SECONDS: folded and printed
+    checksum       from hosts     what a rank's parameters add up to, to compare replicas
     loss           from hosts     a loss is wrong; the first of each kind counts
     unused         from hosts     how long its devices have not been used; on all hosts: an idle job
     record         from hosts     the last collective operations of a rank that has failed
@@ -25,6 +26,7 @@ from herringbone_entry.supervisor.straggler_watch import StragglerWatch
 from herringbone_entry.watch import flight
 from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, own_line, ranks_text
 from herringbone_entry.watch.idleness import JobIdleness, Unused
+from herringbone_entry.watch.replicas import Replicas
 from herringbone_entry.watch.standstill import Standstill
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class JobWatch:
         self._standstill: Standstill | None = None
         self._idleness: JobIdleness | None = None
         self._losses = set[str]()
+        self._replicas, self._is_told_alone = Replicas(list(rank_hosts)), False
         self._stragglers = StragglerWatch(
             rank_hosts,
             first=first,
@@ -100,6 +103,7 @@ class JobWatch:
             "times": self._stragglers.times,
             "unused": self._unused,
             "loss": self._loss,
+            "checksum": self._checksum,
         }
 
     def receive(self, host: str, event: Any) -> None:
@@ -143,15 +147,30 @@ class JobWatch:
         self._emit({"kind": "idle", "seconds": idle, "limit": limit, "ends": idle >= limit, "what": what})
 
     def _loss(self, host: str, event: Any) -> None:
-        rank, fault = event["rank"], str(event["fault"])
-        if fault in self._losses:
-            return
+        fault = str(event["fault"])
         # The other ranks sum the same gradients, so one is named.
-        self._losses.add(fault)
-        text = f"{fault}: {'' if rank is None else f'rank {rank} '}({host}): {event['text']}"
+        if fault not in self._losses:
+            self._losses.add(fault)
+            self._tell(fault, host, event["rank"], event["text"])
+
+    def _checksum(self, _host: str, event: Any) -> None:
+        for found in self._replicas.take(int(event["rank"]), int(event["step"]), str(event["value"])):
+            others = f"those of {ranks_text(found.others)}" if found.others else "each other"
+            what = f"the parameters of {ranks_text(found.ranks)} have other bits than {others} after step {found.step}"
+            hosts = {self._rank_hosts[rank] for rank in found.ranks}
+            self._tell("replica_mismatch", hosts.pop() if len(hosts) == 1 else None, found.ranks[0], what)
+        if self._replicas.alone and not self._is_told_alone:
+            self._is_told_alone = True
+            text = "check_replicas_every: no two ranks have the same parameters, so there is nothing to compare"
+            self._order({"kind": "say", "host": self._first, "text": text})
+
+    def _tell(self, fault: str, host: str | None, rank: int | None, what: str) -> None:
+        """Say a fault that words alone describe, and have it answered."""
+        where = "" if rank is None else f"rank {rank} "
+        text = f"{fault}: {where}({host}): {what}" if host else f"{fault}: {what}"
         self._order({"kind": "say", "host": self._first, "text": text})
-        self._emit({"kind": "fault", "fault": fault, "rank": rank, "why": event["text"]})
-        self._on_fault(fault, Failure(host, rank, message=text))
+        self._emit({"kind": "fault", "fault": fault, "rank": rank, "why": what})
+        self._on_fault(fault, Failure(host, rank if host else None, message=text))
 
     def _stacks_wanted(self, _host: str, event: Any) -> None:
         self._look(str(event["id"])[:64], None, 0.0)

@@ -79,6 +79,8 @@ def start_message(
     if placement.world_size > 1:
         # torch then records the last collective operations, for a few microseconds each.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
+    if every := host.steering.get(Key.CHECK_REPLICAS_EVERY):
+        environment[HostVariable.CHECK_REPLICAS] = str(every)
     if interface is not None:
         # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]

@@ -36,6 +36,17 @@ from herringbone_contract.policies import FAULTS
 from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import host_names
 
+# The options that the program on each host serves, which starts the script, and the hyperparameters that carry them.
+WATCHED = {
+    "hang_timeout": Key.HANG_TIMEOUT,
+    "idle_timeout": Key.IDLE_TIMEOUT,
+    "loss_spike_factor": Key.LOSS_SPIKE_FACTOR,
+    "check_replicas_every": Key.CHECK_REPLICAS_EVERY,
+    "fault_policies": Key.FAULT_POLICIES,
+    "drain_notice": Key.DRAIN_NOTICE,
+    "keep_checkpoints": Key.KEEP_CHECKPOINTS,
+}
+
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One host of a job.
@@ -248,14 +259,8 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
 def watching(options: Options) -> list[str]:
     """Return the options that only the program on each host serves, which starts the script."""
     watched = any(FAULTS[kind].watched for kind in options.fault_policies)
-    return [
-        *(
-            name
-            for name in ("hang_timeout", "idle_timeout", "loss_spike_factor", "keep_checkpoints", "drain_notice")
-            if getattr(options, name)
-        ),
-        *(["fault_policies"] if watched else []),
-    ]
+    names = [name for name in WATCHED if getattr(options, name) and name != "fault_policies"]
+    return [*names, *(["fault_policies"] if watched else [])]
 
 
 def _check_drain_notice(options: Options, notice: str | Sequence[str]) -> None:
@@ -282,18 +287,9 @@ def steering(options: Options, source: SourceCode | None, *, job_name: str | Non
         added[Key.SUBMIT_DIRECTORY] = source.address
         added[Key.PROGRAM] = source.entry_point
     added[Key.LOG_LEVEL] = options.container_log_level
-    if options.hang_timeout is not None:
-        added[Key.HANG_TIMEOUT] = options.hang_timeout
-    if options.idle_timeout is not None:
-        added[Key.IDLE_TIMEOUT] = options.idle_timeout
-    if options.loss_spike_factor is not None:
-        added[Key.LOSS_SPIKE_FACTOR] = options.loss_spike_factor
-    if options.fault_policies:
-        added[Key.FAULT_POLICIES] = options.fault_policies
-    if options.drain_notice is not None:
-        added[Key.DRAIN_NOTICE] = msgspec.to_builtins(options.drain_notice)
-    if options.keep_checkpoints is not None:
-        added[Key.KEEP_CHECKPOINTS] = msgspec.to_builtins(options.keep_checkpoints)
+    for name, key in WATCHED.items():
+        if (value := getattr(options, name)) not in (None, {}):
+            added[key] = msgspec.to_builtins(value)
     if job_name is not None:
         added[Key.JOB_NAME] = job_name
     return added

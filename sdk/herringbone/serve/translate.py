@@ -20,6 +20,7 @@ from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.plan.inputs import parse_inputs
 from herringbone.plan.options.members import MEMBERS
 from herringbone.plan.options.typed import InstanceGroup
+from herringbone.plan.plan import WATCHED
 from herringbone.plan.request import JobRequest, changed, request_of
 from herringbone.s3.front.keys import NO_PATH, check_bucket_name, check_key, key_of, path_of
 from herringbone.s3.front.refusals import S3Error
@@ -29,7 +30,6 @@ from herringbone.serve.settings import HostType, Settings
 from herringbone.system.user_paths import current_folder
 from herringbone.tuner.definition import ARGUMENTS
 from herringbone.tuner.fields import FIELDS as SEARCH_FIELDS
-from herringbone_contract.constants import Key
 from herringbone_contract.errors import HerringboneError, UsageError
 
 # Classes of images for which a job here has an estimator; any script runs as an `Estimator`.
@@ -45,12 +45,7 @@ _MEMBERS = {
     "source_dir": "HyperParameters.sagemaker_submit_directory",
     "entry_point": "HyperParameters.sagemaker_program",
     "container_log_level": "HyperParameters.sagemaker_container_log_level",
-    "hang_timeout": f"HyperParameters.{Key.HANG_TIMEOUT}",
-    "loss_spike_factor": f"HyperParameters.{Key.LOSS_SPIKE_FACTOR}",
-    "idle_timeout": f"HyperParameters.{Key.IDLE_TIMEOUT}",
-    "fault_policies": f"HyperParameters.{Key.FAULT_POLICIES}",
-    "drain_notice": f"HyperParameters.{Key.DRAIN_NOTICE}",
-    "keep_checkpoints": f"HyperParameters.{Key.KEEP_CHECKPOINTS}",
+    **{name: f"HyperParameters.{key}" for name, key in WATCHED.items()},
     **MEMBERS,
     "instance_count": "ResourceConfig.InstanceCount",
     "image_uri": "AlgorithmSpecification.TrainingImage",

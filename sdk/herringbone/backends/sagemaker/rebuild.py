@@ -19,7 +19,7 @@ from herringbone.plan.arguments import Arguments, instance_groups
 from herringbone.plan.inputs import Channel, FileSystemInput, TrainingInput
 from herringbone.plan.options.members import fields_of, take_options
 from herringbone.plan.options.typed import parse_options
-from herringbone.plan.plan import JobPlan, lay_out_hosts
+from herringbone.plan.plan import WATCHED, JobPlan, lay_out_hosts
 from herringbone.plan.source import SourceCode
 from herringbone_contract.constants import STEERING_PREFIX, Key
 from herringbone_contract.distribution import Distribution, parse
@@ -60,15 +60,7 @@ DESCRIPTION_ONLY = frozenset(
 _HOSTS = {"instance_type": "InstanceType", "instance_count": "InstanceCount"}
 # The hyperparameters that planning writes itself.
 # Steering hyperparameters that carry an option.
-_OPTION_KEYS = {
-    Key.LOG_LEVEL: "container_log_level",
-    Key.HANG_TIMEOUT: "hang_timeout",
-    Key.LOSS_SPIKE_FACTOR: "loss_spike_factor",
-    Key.IDLE_TIMEOUT: "idle_timeout",
-    Key.FAULT_POLICIES: "fault_policies",
-    Key.DRAIN_NOTICE: "drain_notice",
-    Key.KEEP_CHECKPOINTS: "keep_checkpoints",
-}
+_OPTION_KEYS = {Key.LOG_LEVEL: "container_log_level", **{key: name for name, key in WATCHED.items()}}
 _STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.JOB_NAME, Key.REGION, *_OPTION_KEYS)
 # AWS's SDK names the estimator's class of a tuning job in its trials.
 _CLASS_KEY = "sagemaker_estimator_class_name"

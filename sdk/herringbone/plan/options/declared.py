@@ -110,6 +110,8 @@ local_process. Unit: GPUs. Backends: local_process, local, ssh."""
     hang_timeout: int | str | None
     """How long all ranks may be silent before the job hangs. 0 is never; None is 600 for `smp` and `smddp`, \
 1800 for others of several ranks. Unit: seconds."""
+    check_replicas_every: int | None
+    """After how many steps ranks of PyTorch compare their parameters with those of their replicas. Unit: steps."""
     loss_spike_factor: float | None
     """The multiple of its median at which a loss counts as a spike; None looks for none."""
     idle_timeout: int | str | None

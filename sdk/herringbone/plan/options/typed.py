@@ -98,6 +98,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_retry_attempts: Annotated[Positive | None, Member("RetryStrategy.MaximumRetryAttempts")] = None
     min_instance_count: Positive | None = None
     hang_timeout: NotNegative | None = None
+    check_replicas_every: Positive | None = None
     loss_spike_factor: Annotated[float, msgspec.Meta(gt=1.0)] | None = None
     idle_timeout: MaxSeconds | None = None
     max_cost: Dollars | None = None
@@ -367,6 +368,10 @@ def _check_together(options: Options) -> None:
     if "idle" in options.fault_policies and options.idle_timeout is None:
         raise OptionError(
             "fault_policies: 'idle' is what idle_timeout finds, and idle_timeout is missing; give it, too"
+        )
+    if "replica_mismatch" in options.fault_policies and options.check_replicas_every is None:
+        raise OptionError(
+            "fault_policies: 'replica_mismatch' is what check_replicas_every finds, and that is missing; give it, too"
         )
     if "loss_spike" in options.fault_policies and options.loss_spike_factor is None:
         raise OptionError(

@@ -35,7 +35,7 @@ NAMES = """
     training_repository_access_mode training_repository_credentials_provider_arn
 shm_size bake_requirements include_secrets extra_request slurm min_instance_count
 log_policies fault_policies hang_timeout check_memory gpus priority keep_checkpoints notify
-idle_timeout max_cost dollars_per_hour check_time drain_notice loss_spike_factor
+idle_timeout max_cost dollars_per_hour check_time drain_notice loss_spike_factor check_replicas_every
 """
 
 
