@@ -38,8 +38,8 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
     """Return the milliseconds that a step and a save take alone and what is added, with a 95 % bound.
 
     A pair is the difference of two medians: of steps alone, and of steps whose place is counted, one by one in turn on
-    one processor. With `draws`, each step also draws from Python's and NumPy's random numbers, whose states are read
-    then.
+    one processor, in time and in the processor's time. With `draws`, each step also draws from Python's and NumPy's
+    random numbers, whose states are read then.
     """
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -49,25 +49,26 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
     training = Training(folder=folder, model=model, optimizer=optimizer, loader=loaders[1])
     count = training._completed
 
-    def step(batches: Iterator[Any], is_counted: bool, draws: bool) -> float:
+    def step(batches: Iterator[Any], is_counted: bool, draws: bool) -> tuple[float, float]:
         training._completed = count if is_counted else lambda *_: None
-        begin = time.perf_counter()
+        begin, worked = time.perf_counter(), time.process_time()
         batch = next(batches)
         if draws:
             random.uniform(0, np.random.rand())  # noqa: S311
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
-        return (time.perf_counter() - begin) * 1e3
+        return (time.perf_counter() - begin) * 1e3, (time.process_time() - worked) * 1e3
 
-    def pair(draws: bool) -> tuple[float, float]:
+    def pair(draws: bool) -> list[tuple[float, float]]:
+        """Return, of the time and of the processor's, the median without and what is added."""
         batches = [iter(loader) for loader in loaders]
-        times: list[list[float]] = [[], []]
+        times: list[list[tuple[float, float]]] = [[], []]
         for number in range(steps):
             for kind in (number % 2, 1 - number % 2):
                 times[kind].append(step(batches[kind], bool(kind), draws))
-        without, counted = map(statistics.median, times)
-        return without, counted - without
+        without, counted = ([statistics.median(column) for column in zip(*one, strict=True)] for one in times)
+        return [(one, two - one) for one, two in zip(without, counted, strict=True)]
 
     def save(call: Callable[[], Any]) -> float:
         return timed(call) * 1e3
@@ -80,14 +81,15 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, draws in (("step", False), ("step_draws", True)):
         pair(draws)
-        pairs = [pair(draws) for _ in range(PAIRS)]
-        without = statistics.median(one for one, _ in pairs)
-        added = bound([two for _, two in pairs])
-        results |= {
-            f"{name}_ms": round(without, 3),
-            f"{name}_added_ms": added,
-            f"{name}_added_share": round(added["most"] / without, 5),
-        }
+        kinds = zip(*(pair(draws) for _ in range(PAIRS)), strict=True)
+        for kind, pairs in zip(("", "_processor"), kinds, strict=True):
+            without = statistics.median(one for one, _ in pairs)
+            added = bound([two for _, two in pairs])
+            results |= {
+                f"{name}{kind}_ms": round(without, 3),
+                f"{name}{kind}_added_ms": added,
+                f"{name}{kind}_added_share": round(added["most"] / without, 5),
+            }
     save(bare), save(training.save)
     saves, on_top = in_pairs(lambda: save(bare), lambda: save(lambda: training.save("full")))
     return {**results, "save_ms": round(saves, 2), "save_added_ms": bound(on_top)}

@@ -9,8 +9,6 @@ A framework's own module watches the script, and calls:
 from __future__ import annotations
 
 import os
-import random
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ import numpy as np
 
 from herringbone_contract.rehearsal.records import LOCAL, WHOLE, Step, Tensor
 from herringbone_contract.rehearsal.sending import Sender, place
+from herringbone_parallel.position import random_numbers
 
 Array = np.ndarray[Any, Any]
 # More samples of one batch than that are one digest.
@@ -136,5 +135,6 @@ def _samples(batch: list[Array]) -> list[str]:
 
 def _process() -> dict[str, str]:
     """Return digests of Python's and NumPy's random numbers."""
-    states = {"python": random.getstate(), "numpy": sys.modules["numpy"].random.get_state()}
-    return {name: blake2b(repr(state).encode(), digest_size=8).hexdigest() for name, state in states.items()}
+    states = random_numbers.remember()()
+    digests = (blake2b(repr(state).encode(), digest_size=8).hexdigest() for state in states)
+    return dict(zip(("python", "numpy"), digests, strict=True))

@@ -33,3 +33,10 @@ def store(values: Array, array: Any) -> None:
     """Copy values into an array on any device; the caller may change the values afterwards."""
     # MXNet copies into the array's own memory, on its own device; an empty index is the one of a scalar.
     array[() if array.shape == () else slice(None)] = values
+
+
+def flat(state: Any) -> list[Any]:
+    """Return the arrays of an optimizer's state, which may be nested."""
+    if isinstance(state, (tuple, list)):
+        return [array for one in state for array in flat(one)]
+    return [] if state is None else [state]

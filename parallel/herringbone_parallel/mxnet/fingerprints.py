@@ -12,6 +12,7 @@ from typing import Any
 import mxnet as mx
 
 from herringbone_parallel.fingerprints import Array, Facts, Recorder
+from herringbone_parallel.mxnet.arrays import flat
 from herringbone_parallel.mxnet.parameters import data_of
 
 
@@ -60,7 +61,7 @@ def _facts(trainer: Any, statistics: dict[str, Array], draws: bool) -> Facts:
     parameters = {parameter.name: parameter for parameter in trainer._params}
     state: dict[str, list[Array]] = {}
     for _, states in sorted(trainer._updaters[0].states.items() if trainer._updaters else ()):
-        for number, array in enumerate(_flat(states)):
+        for number, array in enumerate(flat(states)):
             state.setdefault(f"state {number}", []).append(array.asnumpy())
     settings = {
         name.removeprefix("_"): value
@@ -74,12 +75,6 @@ def _facts(trainer: Any, statistics: dict[str, Array], draws: bool) -> Facts:
         {**settings, "learning_rate": trainer.learning_rate},
         draws=draws,
     )
-
-
-def _flat(state: Any) -> list[Any]:
-    if isinstance(state, (tuple, list)):
-        return [array for one in state for array in _flat(one)]
-    return [] if state is None else [state]
 
 
 def _draws(block: Any) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.position import random_numbers
 from herringbone_parallel.position.checkpoint import dtype_of
+from herringbone_parallel.position.random_numbers import ProcessState
 from herringbone_parallel.position.samples import Order
 
 Array = np.ndarray[Any, Any]
@@ -144,23 +146,13 @@ class Random(Part):
     """The random numbers of this process: Python's and NumPy's."""
 
     def values(self) -> Any:
-        kind, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())
-        return {"python": random.getstate(), "numpy": [kind, keys.tobytes(), *rest]}
+        return msgspec.structs.asdict(ProcessState(*random_numbers.remember()()))
 
     def put(self, kept: Kept) -> None:
-        set_python(random, kept.values["python"])
-        kind, keys, *rest = kept.values["numpy"]
-        np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
+        random_numbers.restore(msgspec.convert(kept.values, ProcessState))
 
     def reseed(self, numbers: Fresh) -> None:
-        random.seed(numbers(4).tobytes())
-        np.random.seed(numbers(4).astype(np.uint32))
-
-
-def set_python(generator: Any, state: Any) -> None:
-    """Set the state of a generator of Python's, which a checkpoint has as lists."""
-    version, numbers, gauss = state
-    generator.setstate((version, tuple(numbers), gauss))
+        random_numbers.seed(int(numbers(1)[0]))
 
 
 def plain(value: Any) -> Any:

@@ -86,11 +86,10 @@ class Saver:
         for rank, (its, differing) in enumerate(everyone):
             arrays[f".own/{rank}/{_NUMBERS}"] = np.frombuffer(its, np.uint8)
             arrays |= {f".own/{rank}/{key}": unpacked(value) for key, value in differing.items()}
-        content = {**extra, "ranks": peers.size}
 
         def written() -> None:
             if peers.rank == 0:
-                write(folder, tag, {**arrays, **own}, content, ranks=peers.size, library=self._library)
+                write(folder, tag, {**arrays, **own}, extra, ranks=peers.size, library=self._library)
 
         peers.agree(written, "save")
 
@@ -137,7 +136,7 @@ class Saver:
         if f".own/0/{_NUMBERS}" not in manifest.tensors or not isinstance(extra, dict):
             raise ParallelError(f"the checkpoint {tag!r} has no place in the data: Training.save wrote it not")
         arrays = read(path, manifest)
-        is_same = extra["ranks"] == peers.size
+        is_same = manifest.world_size == peers.size
         own = f".own/{peers.rank if is_same else 0}/"
         numbers = msgspec.msgpack.decode(arrays[own + _NUMBERS].tobytes(), strict=False)
         if missing := [name for name in self.parts if name not in numbers]:

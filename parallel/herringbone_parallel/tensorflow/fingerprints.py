@@ -14,14 +14,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state
-from tensorflow.python.ops import stateful_random_ops
 
 from herringbone_contract.library_hooks import require
 from herringbone_parallel.fingerprints import Array, Facts, Recorder, digest
 from herringbone_parallel.tensorflow.library_hooks import FINGERPRINTS
+from herringbone_parallel.tensorflow.position.parts import SEED, generators
 
-_SEED = "seed_generator_state"
 _COUNTER = re.compile(r"_\d+(?=/)")
 
 
@@ -96,10 +94,6 @@ def _facts(model: Any) -> Facts:
 
 def _random(model: Any) -> dict[str, str]:
     """Return digests of the numbers from which layers, and random operations of Keras and TensorFlow, draw."""
-    seeds = [variable.numpy() for variable in model.non_trainable_variables if variable.path.endswith(_SEED)]
-    generators = {
-        "keras": global_state.get_global_attribute("global_seed_generator"),
-        "tensorflow": stateful_random_ops.global_generator,
-    }
-    numbers = {name: digest(one.state.numpy()) for name, one in generators.items() if one is not None}
+    seeds = [variable.numpy() for variable in model.non_trainable_variables if variable.path.endswith(SEED)]
+    numbers = {name: digest(one.state.numpy()) for name, one in generators().items() if one is not None}
     return {**numbers, "layers": digest(*seeds)} if seeds else numbers

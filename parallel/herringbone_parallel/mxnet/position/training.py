@@ -15,7 +15,7 @@ import numpy as np
 
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.events.stops import stop_when_asked
-from herringbone_parallel.mxnet.arrays import element_of, store
+from herringbone_parallel.mxnet.arrays import element_of, flat, store
 from herringbone_parallel.mxnet.parameters import data_of
 from herringbone_parallel.mxnet.position.loader import DataLoader, peers
 from herringbone_parallel.position.parts import Attributes, Part, Place, Random, Variable, Variables, drawn
@@ -168,18 +168,12 @@ def _states(name: str, trainer: Any) -> list[Variable]:
     arrays = [
         (f"{index}.{number}", array)
         for index, state in sorted(trainer._updaters[0].states.items())
-        for number, array in enumerate(_flat(state))
+        for number, array in enumerate(flat(state))
     ]
     return [
         Variable(label, array.shape, element_of(array), True, array.asnumpy, partial(store, array=array))
         for label, array in arrays
     ]
-
-
-def _flat(state: Any) -> list[Any]:
-    if isinstance(state, (tuple, list)):
-        return [array for one in state for array in _flat(one)]
-    return [] if state is None else [state]
 
 
 def _make_states(trainer: Any) -> None:

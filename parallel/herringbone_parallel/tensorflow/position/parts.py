@@ -23,12 +23,12 @@ from herringbone_parallel.position.parts import (
     Random,
     Variable,
     Variables,
-    set_python,
 )
+from herringbone_parallel.position.random_numbers import set_python
 from herringbone_parallel.tensorflow.position.samples import Samples
 
 _PIPELINES = "herringbone_parallel.tensorflow.model_parallel"
-_SEED = "seed_generator_state"
+SEED = "seed_generator_state"
 
 
 def part_of(name: str, value: Any, build: Callable[[], None]) -> Part:
@@ -84,7 +84,7 @@ class TensorFlowVariables(Variables):
 
     def reseed(self, numbers: Fresh) -> None:
         for count, variable in enumerate(self._variables()):
-            if variable.name.endswith(_SEED):
+            if variable.name.endswith(SEED):
                 # A layer's own number, because they may have been made with one seed.
                 variable.assign([int(numbers(1)[0] + count) % 2**31, 0])
 
@@ -127,7 +127,7 @@ class AllRandom(Random):
 
     def values(self) -> Any:
         eager = getattr(context.context(), "_rng", None)
-        kept = {name: None if one is None else one.state.numpy().tolist() for name, one in _generators().items()}
+        kept = {name: None if one is None else one.state.numpy().tolist() for name, one in generators().items()}
         return {**super().values(), **kept, "eager": eager and eager.getstate()}
 
     def put(self, kept: Kept) -> None:
@@ -137,7 +137,7 @@ class AllRandom(Random):
             tf.random.get_global_generator()
         if values["keras"] is not None:
             keras.src.random.seed_generator.global_seed_generator()
-        for name, one in _generators().items():
+        for name, one in generators().items():
             if values[name] is not None:
                 one.state.assign(values[name])
         if values["eager"] is not None and (eager := getattr(context.context(), "_rng", None)) is not None:
@@ -147,14 +147,15 @@ class AllRandom(Random):
         super().reseed(numbers)
         first, second, third, *_ = numbers(8) % 2**31
         tf.random.set_seed(int(first))
-        generators = _generators()
-        if generators["tensorflow"] is not None:
-            generators["tensorflow"].reset_from_seed(int(second))
-        if generators["keras"] is not None:
-            generators["keras"].state.assign([int(third), 0])
+        own = generators()
+        if own["tensorflow"] is not None:
+            own["tensorflow"].reset_from_seed(int(second))
+        if own["keras"] is not None:
+            own["keras"].state.assign([int(third), 0])
 
 
-def _generators() -> dict[str, Any]:
+def generators() -> dict[str, Any]:
+    """Return the generators of TensorFlow and Keras, None where there is none yet."""
     return {
         "tensorflow": stateful_random_ops.global_generator,
         "keras": global_state.get_global_attribute("global_seed_generator"),

@@ -26,10 +26,10 @@ from herringbone_parallel.torch.position import lightning_stops, random_state
 from herringbone_parallel.torch.position.checks import check
 from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import Samples
-from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
+from herringbone_parallel.torch.position.prepared import Numbers
 from herringbone_parallel.torch.position.random_state import RandomState
 from herringbone_parallel.torch.position.rank_places import NONE_SAVED, RankPlace, kept, notice
-from herringbone_parallel.torch.position.tracker import Tracker
+from herringbone_parallel.torch.position.tracker import Place, Tracker
 
 _KEY = "herringbone"
 _WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
@@ -77,20 +77,20 @@ class LightningTracker(Tracker):
     _numbers: Numbers | None = None
     _entry: RandomState | None = None
 
-    def of_checkpoint(self, *, is_over: bool) -> LoaderPlace:
+    def of_checkpoint(self, *, is_over: bool) -> Place:
         """Return the place behind the batches that Lightning has taken; `is_over` at the end of its epoch."""
         iteration = getattr(self._sampler, "epoch", 0) + is_over
-        return LoaderPlace(*self.behind(is_over=is_over), None, iteration, None)
+        return msgspec.structs.replace(self.behind(is_over=is_over), iteration=iteration)
 
-    def go_on(self, known: LoaderPlace, numbers: Numbers) -> int:
+    def go_on(self, known: Place, numbers: Numbers) -> int:
         """Let the next pass go on from a checkpoint's place; return the number of batches that this rank has left."""
-        self.resume(known.place, known.begin)
+        self.resume(known)
         self._numbers = numbers
         if hasattr(self._sampler, "set_epoch"):
             # Lightning does so after workers have been asked for the first batches.
             self._sampler.set_epoch(known.iteration)
         assert isinstance(self.order, Samples)
-        return self.order.left(known.place.samples)
+        return self.order.left(known.samples)
 
     @property
     def _sampler(self) -> Any:
@@ -144,11 +144,12 @@ def _follow(loop: Any) -> None:
     is_same = len(saved) == peers.size
     own = msgspec.msgpack.decode(random_state.to_bytes(saved[peers.rank if is_same else 0]), type=RankPlace)
     numbers = own.numbers(peers.rank, peers.size)
-    left = [tracker.go_on(known, numbers) for tracker, known in zip(trackers, own.loaders, strict=True) if known]
+    places = [own.loaders[str(number)] for number in range(len(trackers))]
+    left = [tracker.go_on(known, numbers) for tracker, known in zip(trackers, places, strict=True)]
     warnings.filterwarnings("ignore", message=_WARNING)
     progress = loop.epoch_loop.batch_progress.current
     used = max(len(loader) for loader in loop._combined_loader.flattened) - max(left)
-    if own.loaders[0] is not None and own.loaders[0].place.samples and not is_same:
+    if places[0].samples and not is_same:
         # Batches of another size, or for other ranks. A batch at whose end it saved is not counted as completed yet.
         progress.completed += used - progress.processed
         progress.ready = progress.started = progress.processed = used
@@ -163,7 +164,7 @@ def _trackers(loop: Any) -> list[LightningTracker]:
 
 def _own(loop: Any, trackers: list[LightningTracker]) -> torch.Tensor | None:
     is_over = bool(loop.epoch_loop.batch_progress.is_last_batch)
-    places = kept(lambda: [tracker.of_checkpoint(is_over=is_over) for tracker in trackers])
+    places = kept(lambda: {str(n): tracker.of_checkpoint(is_over=is_over) for n, tracker in enumerate(trackers)})
     if places is None:
         return None
     return random_state.to_tensor(msgspec.msgpack.encode(RankPlace(random_state.take(), places, Peers.default().size)))

@@ -38,6 +38,10 @@ class Samples:
         self._drops_last = bool(getattr(batches, "drop_last", False))
         # The objects that may draw the order.
         self.drawing = [self.sampler]
+        # The readers that the order is divided among, as far as it is known; 0 if it is not.
+        self.replicas, self._rank = 0, 0
+        if isinstance(self.sampler, DistributedSampler):
+            self.replicas, self._rank = self.sampler.num_replicas, self.sampler.rank
 
     @property
     def is_own(self) -> bool:
@@ -45,22 +49,9 @@ class Samples:
         return not all(one is None or type(one).__module__.startswith(self.known) for one in self.drawing)
 
     @property
-    def _is_shared(self) -> bool:
-        return isinstance(self.sampler, DistributedSampler)
-
-    @property
     def ranks(self) -> int:
         """The ranks that share the order."""
-        return self.sampler.num_replicas if self._is_shared else 1
-
-    @property
-    def replicas(self) -> int:
-        """The readers that the order is divided among, as far as it is known; 0 if it is not."""
-        return self.sampler.num_replicas if self._is_shared else 0
-
-    @property
-    def _rank(self) -> int:
-        return self.sampler.rank if self._is_shared else 0
+        return self.replicas or 1
 
     @property
     def stride(self) -> int:
@@ -70,7 +61,7 @@ class Samples:
     @property
     def length(self) -> int:
         """The length of the whole order: one of another length is of other data."""
-        return len(self.sampler.dataset if self._is_shared else self.sampler)
+        return len(self.sampler.dataset if self.replicas else self.sampler)
 
     def used(self, before: int, batches: int) -> int:
         """Return the place behind so many batches of each rank."""
@@ -91,13 +82,13 @@ class Samples:
 
     def repeated(self, before: int, batches: int) -> int:
         """Return how many samples at the end of this rank's newest batch only fill the last round of the ranks."""
-        if not self._is_shared or self.sampler.drop_last:
+        if not self.replicas or self.sampler.drop_last:
             return 0
         return position.repeated(self.length - before, self.ranks, self._rank, batches * self.size)
 
     def check_ranks(self, ranks: int) -> None:
         """Raise `ParallelError` if an order that so many ranks shared cannot go on here."""
-        if ranks != self.ranks and not self._is_shared:
+        if ranks != self.ranks and not self.replicas:
             raise ParallelError(
                 f"the loader's order was shared by {ranks} ranks, and is now by {self.ranks}: give the DataLoader a"
                 " DistributedSampler, whose order does not depend on the number of ranks"
@@ -121,40 +112,48 @@ class Samples:
         return len(self.sampler if self._batch_sampler is None else self._batch_sampler)
 
 
-class Batches(Samples):
-    """The order of a script's own batch sampler; a place counts batches of each rank."""
-
-    stride, replicas = 1, 0
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        super().__init__(loader)
-        self._dataset: Any = loader.dataset
-        self.drawing = [self._batch_sampler, self.sampler]
+class ByBatches:
+    """The shared part of orders whose place counts batches of each rank; nobody knows how many are left."""
 
     @property
     def ranks(self) -> int:
-        # By whatever rule it divides them.
+        """The ranks that share the order, by whatever rule."""
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+    def used(self, before: int, batches: int) -> int:
+        """Return the place behind so many batches of each rank."""
+        return before + batches
+
+    def batches(self, used: int) -> int:
+        """Return the number of this rank's batches before a place."""
+        return used
+
+    def left(self, used: int) -> int:  # noqa: ARG002  as `Samples` has it, here and below
+        """Return a number of batches that may be left."""
+        return 1
+
+    def repeated(self, before: int, batches: int) -> int:  # noqa: ARG002
+        """Return 0: nothing is repeated."""
+        return 0
+
+
+class Batches(ByBatches, Samples):
+    """The order of a script's own batch sampler."""
+
+    stride = 1
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self.replicas, self._dataset = 0, loader.dataset
+        self.drawing = [self._batch_sampler, self.sampler]
 
     @property
     def length(self) -> int:
         # The number of batches may differ from epoch to epoch.
         return len(self._dataset) if hasattr(self._dataset, "__len__") else 0
 
-    def used(self, before: int, batches: int) -> int:
-        return before + batches
-
-    def batches(self, used: int) -> int:
-        return used
-
-    def left(self, used: int) -> int:  # noqa: ARG002  nobody knows
-        return 1
-
     def place_of(self, before: int, batch: int) -> int:
         return (before + batch) * _PLACES
-
-    def repeated(self, before: int, batches: int) -> int:  # noqa: ARG002  of a sampler
-        return 0
 
     def check_ranks(self, ranks: int) -> None:
         if ranks != self.ranks:

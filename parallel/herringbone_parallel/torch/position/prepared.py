@@ -29,23 +29,9 @@ from herringbone_parallel.torch.position.checks import check, is_torchs
 from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import ASKED, Note, Samples
 from herringbone_parallel.torch.position.random_state import RandomState
-from herringbone_parallel.torch.position.tracker import Begin, Moment, Place, Tracker
+from herringbone_parallel.torch.position.tracker import Moment, Place, Tracker
 
 _END = object()
-
-
-class LoaderPlace(msgspec.Struct, frozen=True):
-    """The place of a loader on a rank.
-
-    `ahead` are the numbers under which the next batch has been read already. `iteration` and `seed` are accelerate's
-    counter of epochs and the seed of its sampler.
-    """
-
-    place: Place
-    begin: Begin | None
-    ahead: RandomState | None
-    iteration: int
-    seed: int | None
 
 
 class Numbers:
@@ -124,7 +110,7 @@ class PreparedTracker(Tracker):
         self._enters = False
         # The batch of this pass at which it reaches the place, and what is known of that.
         self._turn = -1
-        self._known: tuple[LoaderPlace, Numbers] | None = None
+        self._known: tuple[Place, Numbers] | None = None
         self._fetches: dict[int, Callable[[], RandomState]] = {}
 
     # What a checkpoint takes.
@@ -144,31 +130,33 @@ class PreparedTracker(Tracker):
         """True where the loop has all batches of the pass, which accelerate knows, and the loop's pass is open."""
         return self._open is not None and self._is_last and not self.is_ahead
 
-    def of_checkpoint(self, iteration: int) -> LoaderPlace | None:
+    def of_checkpoint(self, iteration: int) -> Place | None:
         """Return the place of the last completed step; None of a loader of which no step has used a batch."""
         if self._resumed is not None and self._known is not None:
             return self._known[0]
         is_over = self._is_over
-        place, begin = self.behind(is_over=is_over)
+        place = self.behind(is_over=is_over)
         if not place.epoch and not place.samples:
             return None
         ahead = self._fetches.get(self._used) if self.is_begun and not is_over else None
-        # accelerate counts an epoch when it is asked for one more batch.
-        iteration += is_over
-        return LoaderPlace(
-            place, begin, ahead and ahead(), iteration, getattr(self.order.sampler, "initial_seed", None)
+        return msgspec.structs.replace(
+            place,
+            ahead=ahead and ahead(),
+            # accelerate counts an epoch when it is asked for one more batch.
+            iteration=iteration + is_over,
+            order_seed=getattr(self.order.sampler, "initial_seed", None),
         )
 
-    def go_on(self, known: LoaderPlace, numbers: Numbers) -> None:
+    def go_on(self, known: Place, numbers: Numbers) -> None:
         """Let the next pass go on from a checkpoint's place."""
-        if known.place.samples and not self.order.left(known.place.samples):
+        if known.samples and not self.order.left(known.samples):
             # Of the epoch, no batch is left for so many ranks.
-            place = msgspec.structs.replace(known.place, epoch=known.place.epoch + 1, samples=0)
-            known = LoaderPlace(place, None, None, known.iteration + 1, known.seed)
-        self.resume(known.place, known.begin)
+            later = {"epoch": known.epoch + 1, "iteration": known.iteration + 1}
+            known = msgspec.structs.replace(known, **later, samples=0, begin=None, ahead=None)
+        self.resume(known)
         self._known = known, numbers
-        if known.seed is not None and hasattr(self.order.sampler, "initial_seed"):
-            self.order.sampler.initial_seed = known.seed
+        if known.order_seed is not None and hasattr(self.order.sampler, "initial_seed"):
+            self.order.sampler.initial_seed = known.order_seed
 
     # What the loader does.
 
@@ -179,9 +167,9 @@ class PreparedTracker(Tracker):
         """
         if skipped is not None and skipped >= len(loader):
             return
-        if skipped is not None and (self._resumed is None or not self._resumed[0].samples):
+        if skipped is not None and (self._resumed is None or not self._resumed.samples):
             used = skipped * self.order.size * self.order.ranks
-            self._resumed, self._known = (Place(self.epoch + 1, used, self.order.ranks, self.order.length), None), None
+            self._resumed, self._known = Place(self.epoch + 1, used, self.order.ranks, self.order.length), None
         elif self._known is not None and self._resumed is not None:
             loader.iteration = self._known[0].iteration
         self._enters, self._is_last, is_over = skipped is not None, False, False
@@ -203,10 +191,10 @@ class PreparedTracker(Tracker):
         self._turn, self._fetches = -1, {}
         if self._known is not None:
             self._known[1].restore()
-        if resumed is not None and resumed[0].samples:
-            self._turn = 0 if self._enters else self.order.batches(resumed[0].samples)
+        if resumed is not None and resumed.samples:
+            self._turn = 0 if self._enters else self.order.batches(resumed.samples)
             if not self._enters:
-                self._resumed = msgspec.structs.replace(resumed[0], samples=0), resumed[1]
+                self._resumed = msgspec.structs.replace(resumed, samples=0)
         try:
             return super().iterate(make, is_kept)
         finally:

@@ -22,19 +22,26 @@ from torch import distributed as dist
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import write_whole
 from herringbone_parallel.torch.position import prepared, random_state
-from herringbone_parallel.torch.position.prepared import LoaderPlace, Numbers
+from herringbone_parallel.torch.position.packed import Packed
+from herringbone_parallel.torch.position.prepared import Numbers
 from herringbone_parallel.torch.position.random_state import RandomState
+from herringbone_parallel.torch.position.tracker import Place
 
 NONE_SAVED = "this checkpoint has no place in the data: the script goes on in the way of its library"
 _NAME = "herringbone-place-{}.msgpack"
 
 
 class RankPlace(msgspec.Struct, frozen=True):
-    """The content of a file. The places are in the order in which the script has prepared its loaders."""
+    """The state with which a rank goes on.
+
+    Loaders have the names of parts, or their numbers in the order of the script. `buffers` are those of each model that
+    the rank changes by itself.
+    """
 
     random: RandomState
-    loaders: list[LoaderPlace | None]
+    loaders: dict[str, Place]
     ranks: int
+    buffers: dict[str, dict[str, Packed]] = {}
 
     def numbers(self, rank: int, ranks: int) -> Numbers:
         """Return the random numbers for a rank: its own, or on another number of ranks such as nobody has drawn."""
@@ -64,10 +71,11 @@ def take(loaders: Sequence[Any]) -> RankPlace | None:
         notice("the place in the data is not kept: no step of an optimizer that accelerate has prepared")
         return None
     places = kept(
-        lambda: [
-            None if tracker is None else tracker.of_checkpoint(loader.iteration)
-            for tracker, loader in zip(trackers, loaders, strict=True)
-        ]
+        lambda: {
+            str(number): place
+            for number, (tracker, loader) in enumerate(zip(trackers, loaders, strict=True))
+            if tracker is not None and (place := tracker.of_checkpoint(loader.iteration)) is not None
+        }
     )
     if places is None:
         return None
@@ -77,7 +85,7 @@ def take(loaders: Sequence[Any]) -> RankPlace | None:
     return RankPlace(numbers(), places, _ranks()[1])
 
 
-def kept(places: Callable[[], list[LoaderPlace | None]]) -> list[LoaderPlace | None] | None:
+def kept(places: Callable[[], dict[str, Place]]) -> dict[str, Place] | None:
     """Return the places of loaders; None, and a notice, for an order that nobody can repeat."""
     try:
         return places()
@@ -116,8 +124,9 @@ def resume(folder: str | os.PathLike[str], loaders: Sequence[Any]) -> bool:
         notice(NONE_SAVED)
         return False
     numbers = place.numbers(rank, ranks)
-    for loader, known in zip(loaders, place.loaders, strict=False):
-        if known is not None and (tracker := prepared.tracker_of(loader)) is not None:
+    for number, loader in enumerate(loaders):
+        known, tracker = place.loaders.get(str(number)), prepared.tracker_of(loader)
+        if known is not None and tracker is not None:
             tracker.go_on(known, numbers)
     return True
 

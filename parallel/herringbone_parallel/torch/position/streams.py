@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch import distributed as dist
 from torch.utils.data import DataLoader, get_worker_info
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import random_state
+from herringbone_parallel.torch.position.orders import ByBatches
+from herringbone_parallel.torch.position.packed import packed, unpacked
 from herringbone_parallel.torch.position.seeded import Seeded, replaced
 
 
@@ -34,8 +35,8 @@ class StreamState(msgspec.Struct, frozen=True):
     states: dict[int, bytes]
 
 
-class Stream:
-    """The place in a dataset without indices; counts batches of this rank."""
+class Stream(ByBatches):
+    """The place in a dataset without indices."""
 
     length, stride = 0, 1
     drawing: tuple[Any, ...] = ()
@@ -56,27 +57,9 @@ class Stream:
     @property
     def ranks(self) -> int:
         """The ranks that share the dataset."""
-        if self.replicas:
-            return self.replicas
-        return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        return self.replicas or super().ranks
 
     is_own = False
-
-    def batches(self, used: int) -> int:
-        """Return the number of this rank's batches before a place."""
-        return used
-
-    def left(self, used: int) -> int:  # noqa: ARG002  the same for each order
-        """Return a number of batches that may be left."""
-        return 1
-
-    def used(self, before: int, batches: int) -> int:
-        """Return the number of batches of each rank behind so many more."""
-        return before + batches
-
-    def repeated(self, before: int, batches: int) -> int:  # noqa: ARG002  the same for each order
-        """Return 0: nothing is repeated."""
-        return 0
 
     def resumed(
         self, ranks: int, mine: StreamState, others: Callable[[], list[StreamState | None]]
@@ -201,15 +184,9 @@ class _Marking:
 def _packed(read: int, is_over: bool, state: Any, name: str) -> bytes:
     large: dict[str, torch.Tensor] = {}
     content = encode(state, name, large)
-    tensors = {key: (str(one.dtype)[6:], list(one.shape), one.cpu().reshape(-1).tolist()) for key, one in large.items()}
-    return msgspec.msgpack.encode((read, is_over, content, tensors))
+    return msgspec.msgpack.encode((read, is_over, content, {key: packed(one) for key, one in large.items()}))
 
 
 def _unpacked(content: bytes) -> tuple[int, bool, Any]:
     read, is_over, state, tensors = msgspec.msgpack.decode(content)
-
-    def tensor(name: str) -> torch.Tensor:
-        dtype, shape, values = tensors[name]
-        return torch.tensor(values, dtype=getattr(torch, dtype)).reshape(shape)
-
-    return read, is_over, decode(state, tensor)
+    return read, is_over, decode(state, lambda name: unpacked(tensors[name]))

@@ -51,7 +51,9 @@ class Place(msgspec.Struct, frozen=True):
 
     `length` is that of the whole order: one of another length is of other data. Batches of a script's own sampler are
     counted instead of samples. A dataset without indices has its own state in `stream`, and no length. Samples of all
-    epochs are augmented with `seed`, that of the first epoch's workers.
+    epochs are augmented with `seed`, that of the first epoch's workers. `begin` is how this epoch began; None between
+    epochs. Of accelerate's loaders, see `prepared`: the numbers under which the next batch has been read `ahead`, its
+    counter of epochs (`iteration`), and the seed of its sampler (`order_seed`).
     """
 
     epoch: int
@@ -60,6 +62,10 @@ class Place(msgspec.Struct, frozen=True):
     length: int
     stream: StreamState | None = None
     seed: int | None = None
+    begin: Begin | None = None
+    ahead: RandomState | None = None
+    iteration: int = 0
+    order_seed: int | None = None
 
 
 # What belongs to a pass.
@@ -91,9 +97,9 @@ class Tracker:
         self._creation: Moment | None = None
         self._drawing: Moment | None = None
         self._open: object | None = None
-        self._resumed: tuple[Place, Begin | None] | None = None
+        self._resumed: Place | None = None
         # What the open pass has gone on from.
-        self._began: tuple[Place, Begin | None] | None = None
+        self._began: Place | None = None
         # Of the pass that was open when this one began: a script may look at the loader's first batch meanwhile.
         self._outer: dict[str, Any] | None = None
         # The states of the loader's generators as its sampler has left them.
@@ -127,7 +133,7 @@ class Tracker:
     @property
     def batch(self) -> int:
         """The batches of the open epoch that this rank has used before the pass began."""
-        place = self._resumed[0].samples if self._resumed is not None else self._before if self._open else 0
+        place = self._resumed.samples if self._resumed is not None else self._before if self._open else 0
         return self.order.batches(place)
 
     @property
@@ -145,7 +151,7 @@ class Tracker:
             raise ParallelError(f"the place in the loader's order cannot be saved: {self._unrepeatable}")
         self._check_generators()
         if self._resumed is not None:
-            return self._resumed[0]
+            return self._resumed
         ranks, length = self.order.ranks, self.order.length
         if self._open is None:
             if self.is_ahead:
@@ -155,27 +161,23 @@ class Tracker:
                     " takes no batch without a step: for batch in itertools.islice(loader, steps)"
                 )
             between = self.order.between() if isinstance(self.order, Stream) else None
-            return Place(self.epoch + 1, 0, ranks, length, between, self.seed)
+            return Place(self.epoch + 1, 0, ranks, length, between, self.seed, self._kept_begin())
         used = self.order.used(self._before, self._used)
-        return Place(self.epoch, used, ranks, length, self._used_state, self.seed)
+        begin = None if self._creation is None else Begin(self._creation, self._drawing)
+        return Place(self.epoch, used, ranks, length, self._used_state, self.seed, begin)
 
-    def behind(self, *, is_over: bool) -> tuple[Place, Begin | None]:
-        """Return `place` and `begin`; those of the next epoch where `is_over`, as the loop's library may know first."""
-        place, begin = self.place(), self.begin()
-        if is_over:
-            place = msgspec.structs.replace(place, epoch=self.epoch + 1, samples=0)
-            begin = Begin(begin.creation, None) if begin is not None and self._keeps_iterator else None
-        return place, begin
+    def behind(self, *, is_over: bool) -> Place:
+        """Return `place`; that of the next epoch where `is_over`, as the loop's library may know first."""
+        place = self.place()
+        if not is_over:
+            return place
+        return msgspec.structs.replace(place, epoch=self.epoch + 1, samples=0, begin=self._kept_begin())
 
-    def begin(self) -> Begin | None:
-        """Return how this epoch began; None between epochs."""
-        if self._resumed is not None:
-            return self._resumed[1]
-        if self._creation is None or (self._open is None and not self._keeps_iterator):
-            return None
-        return Begin(self._creation, None if self._open is None else self._drawing)
+    def _kept_begin(self) -> Begin | None:
+        """Return how an iterator was made that is kept for the next epoch."""
+        return Begin(self._creation, None) if self._creation is not None and self._keeps_iterator else None
 
-    def resume(self, place: Place, begin: Begin | None, others: Callable[[], list[Place]] = list) -> None:
+    def resume(self, place: Place, others: Callable[[], list[Place]] = list) -> None:
         """Let the next iteration go on from a place. Raises `ParallelError` where that is of other data or ranks.
 
         `others` returns the places of the other ranks, of which a dataset without indices needs all.
@@ -189,7 +191,7 @@ class Tracker:
                 place = msgspec.structs.replace(place, stream=stream)
         elif place.samples:
             self.order.check_ranks(place.ranks)
-        self._resumed = place, begin
+        self._resumed = place
 
     # What the loader does.
 
@@ -201,11 +203,12 @@ class Tracker:
         if self._open is not None:
             self._outer = {name: getattr(self, name) for name in _PASS}
         resumed, self._resumed = self._resumed, None
-        if resumed is not None and resumed[0].samples:
-            self._check_length(resumed[0])
+        if resumed is not None and resumed.samples:
+            self._check_length(resumed)
         self._began, self._left = resumed, None
         self.taken = self._used = 0
-        place, begin = resumed or (Place(self.epoch + 1, 0, self.order.ranks, self.order.length), None)
+        place = resumed or Place(self.epoch + 1, 0, self.order.ranks, self.order.length)
+        begin = place.begin
         self.epoch, self._before, self.seed = (
             place.epoch,
             place.samples,

@@ -32,9 +32,8 @@ from herringbone_parallel.torch.checkpoint.reading import pass_over
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import optimizer_states, own_buffers, random_state
 from herringbone_parallel.torch.position.loader import track
-from herringbone_parallel.torch.position.own_buffers import Buffer
-from herringbone_parallel.torch.position.random_state import RandomState
-from herringbone_parallel.torch.position.tracker import Begin, Place
+from herringbone_parallel.torch.position.rank_places import RankPlace
+from herringbone_parallel.torch.position.tracker import Place
 
 _VERSION_1 = "herringbone_parallel.torch.model_parallel"
 # Names of no part. Of the tensors with what is a rank's own, by the number of the rank.
@@ -46,15 +45,6 @@ _WITHOUT_BATCH = (
     " a prefetch of the script's own takes them ahead. Begin the loader for each epoch, and let its workers fetch ahead"
 )
 _SCALERS = tuple({scaler for scaler in (getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler) if scaler})
-
-
-class _Own(msgspec.Struct, frozen=True):
-    """The part that a rank keeps for itself: random numbers, buffers, and how open epochs of its loaders began."""
-
-    random: RandomState
-    buffers: dict[str, dict[str, Buffer]]
-    begins: dict[str, Begin | None]
-    places: dict[str, Place]
 
 
 class Training:
@@ -152,7 +142,7 @@ class Training:
         if large:
             state[_LARGE] = large
         kinds = {name: optimizer_states.kind(optimizer) for name, optimizer in self._optimizers.items()}
-        extra = {"step": self.step, "ranks": peers.size, "others": others, "optimizers": kinds}
+        extra = {"step": self.step, "others": others, "optimizers": kinds}
         contents = api.Contents(mesh=mesh, extra=extra)
         save = api.async_save if in_background else api.save
         self._saved = self.step
@@ -222,19 +212,20 @@ class Training:
                     raise
 
     def _go_on(self, extra: dict[str, Any], reader: Any, peers: Any) -> None:
-        is_same = extra["ranks"] == peers.size
+        ranks = reader.manifest.world_size
+        is_same = ranks == peers.size
         mine = peers.rank if is_same else 0
 
-        def read(rank: int) -> _Own:
-            return msgspec.msgpack.decode(random_state.to_bytes(reader.tensor(f"{_OWN}.{rank}")), type=_Own)
+        def read(rank: int) -> RankPlace:
+            return msgspec.msgpack.decode(random_state.to_bytes(reader.tensor(f"{_OWN}.{rank}")), type=RankPlace)
 
         own = read(mine)
 
         def others(name: str) -> list[Place]:
-            return [read(rank).places[name] for rank in range(extra["ranks"]) if rank != mine]
+            return [read(rank).loaders[name] for rank in range(ranks) if rank != mine]
 
         for name, tracker in self._trackers.items():
-            tracker.resume(_of(own.places, name), own.begins.get(name), partial(others, name))
+            tracker.resume(_of(own.loaders, name), partial(others, name))
         for name, buffers in own.buffers.items() if is_same else ():
             own_buffers.put(self._models[name], buffers)
         self.step = self._saved = self._asked = extra["step"]
@@ -250,14 +241,13 @@ class Training:
         return state
 
     def _own(self, ranks: int) -> torch.Tensor:
-        trackers = self._trackers.items()
-        begins, places = ({name: one.begin() for name, one in trackers}, {name: one.place() for name, one in trackers})
+        places = {name: one.place() for name, one in self._trackers.items()}
         # Numbers that were drawn since the step belong to batches that come again.
-        numbers = self._numbers if any(one.is_ahead for _, one in trackers) else random_state.remember()
+        is_ahead = any(one.is_ahead for one in self._trackers.values())
+        numbers = self._numbers if is_ahead else random_state.remember()
         # A process alone has them in the model's state.
-        models = self._models.items() if ranks > 1 else ()
-        buffers = {name: own_buffers.take(model) for name, model in models}
-        return random_state.to_tensor(msgspec.msgpack.encode(_Own(numbers(), buffers, begins, places)))
+        buffers = {name: own_buffers.take(model) for name, model in self._models.items() if ranks > 1}
+        return random_state.to_tensor(msgspec.msgpack.encode(RankPlace(numbers(), places, ranks, buffers)))
 
     def _owner(self, name: str, optimizer: Optimizer) -> nn.Module:
         mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

@@ -18,7 +18,7 @@ from herringbone_parallel.torch.position.rank_places import RankPlace, read
 
 def save(folder: Path, rank: int, ranks: int) -> RankPlace:
     random_state.seed(rank)
-    place = RankPlace(random_state.take(), [], ranks)
+    place = RankPlace(random_state.take(), {}, ranks)
     (folder / f"herringbone-place-{rank}.msgpack").write_bytes(msgspec.msgpack.encode(place))
     return place
 

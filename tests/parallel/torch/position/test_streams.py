@@ -70,8 +70,8 @@ def train(
     tracker = track(loader)
     first = 0
     if saved is not None:
-        place, begin, numbers, *others = saved
-        tracker.resume(place, begin, lambda: others)
+        place, numbers, *others = saved
+        tracker.resume(place, lambda: others)
         random_state.restore(numbers)
         first = place.epoch
     seen: list[Any] = []
@@ -83,8 +83,8 @@ def train(
             seen.append((epoch, batch, random.random()))
             tracker.step()
             if (steps := steps + 1) == stop:
-                return seen, (tracker.place(), tracker.begin(), random_state.take())
-    return seen, (tracker.place(), tracker.begin(), random_state.take())
+                return seen, (tracker.place(), random_state.take())
+    return seen, (tracker.place(), random_state.take())
 
 
 @pytest.mark.parametrize(("made", "workers"), [(Counting, 0), (Counting, 2), (shards, 0), (shards, 2)])
@@ -117,11 +117,11 @@ def names(seen: list[Any]) -> list[str]:
 def test_whole_files_go_on_with_other_readers(ranks: int, workers: int) -> None:
     halves = [train(shards(2, rank), stop=3, batch_size=2, num_workers=2) for rank in range(2)]
     places = [place for _, (place, *_) in halves]
-    _, begin, numbers = halves[0][1]
+    _, numbers = halves[0][1]
     seen = [sample for half, _ in halves for sample in names(half)]
     augmented = {}
     for rank in range(ranks):
-        saved = (places[0], begin, numbers, *places[1:])
+        saved = (places[0], numbers, *places[1:])
         rest, _ = train(shards(ranks, rank), saved=saved, epochs=1, batch_size=2, num_workers=workers)
         seen += names(rest)
         augmented |= dict(sample for _, batch, _ in rest for sample in batch)
@@ -189,16 +189,16 @@ def test_what_cannot_go_on_is_refused_by_name() -> None:
         track(DataLoader(Bare()))
     with pytest.raises(ParallelError, match="persistent_workers=True keeps copies of Counting"):
         track(DataLoader(Counting(), num_workers=1, persistent_workers=True))
-    _, (place, begin, _) = train(Counting(), stop=2, batch_size=2)
+    _, (place, _) = train(Counting(), stop=2, batch_size=2)
     with pytest.raises(ParallelError, match="Counting was read by 1 ranks with 0 workers, and is now by 1 with 2"):
-        track(DataLoader(Counting(), num_workers=2)).resume(place, begin)
-    _, (place, begin, _) = train(shards(), stop=2, batch_size=2)
+        track(DataLoader(Counting(), num_workers=2)).resume(place)
+    _, (place, _) = train(shards(), stop=2, batch_size=2)
     for paths, words in ((["a"], "7 shards, and now 1"), (sorted(FILES)[::-1], "in another order")):
         loader: DataLoader[Any] = DataLoader(Shards(paths, read))
-        track(loader).resume(place, begin)
+        track(loader).resume(place)
         with pytest.raises(ParallelError, match=words):
             list(loader)
     with pytest.raises(ParallelError, match="ranks begin at 0"):
         Shards([], read, num_replicas=2, rank=2)
     with pytest.raises(ParallelError, match="other data: 40 samples"):
-        track(DataLoader(shards())).resume(Place(0, 4, 1, 40), None)
+        track(DataLoader(shards())).resume(Place(0, 4, 1, 40))

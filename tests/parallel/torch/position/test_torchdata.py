@@ -35,7 +35,7 @@ for module, made in (
         assert repr(before + after) == repr(whole), (made, workers)
 dataset = test_loader.Augmented()
 loader = StatefulDataLoader(dataset, batch_size=4, sampler=DistributedSampler(dataset, 3, 0, shuffle=False))
-track(loader).resume(Place(0, 8, 2, test_loader.SAMPLES), None)
+track(loader).resume(Place(0, 8, 2, test_loader.SAMPLES))
 assert next(iter(loader))[0].tolist() == [8, 11, 14, 17]
 """
 
