@@ -93,11 +93,12 @@ class Ending:
 
 
 def load_modules() -> None:
-    """Import what reports of failures need: the package may be upgraded or removed while the job runs."""
+    """Import what reports of failures and stops need: the package may be upgraded or removed while the job runs."""
     import linecache
     import traceback
 
-    from herringbone_contract import failure_text
+    from herringbone_contract import failure_text, masking
+    from herringbone_entry.observer import checkpoints
     from herringbone_entry.supervisor import failure, memory
 
-    _ = linecache, traceback, failure_text, failure, memory
+    _ = linecache, traceback, failure_text, failure, memory, masking, checkpoints

@@ -21,7 +21,12 @@ from herringbone_contract.events import stop_file
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Ask, Stop
     from herringbone_entry.host_context import HostContext
+    from herringbone_entry.observer.checkpoints import Checkpoints
     from herringbone_entry.supervisor.rank_group import RankGroup
+
+
+# `checkpoint.manifest.NEWEST`, without its module, which takes long to load: the file is written after a checkpoint.
+_NEWEST = "newest"
 
 
 class HostStop:
@@ -37,6 +42,8 @@ class HostStop:
         self._call = 0
         # Times in seconds since 1970; 0.0 before it.
         self._asked_at = self._ended_at = 0.0
+        # On the first host, once it was asked.
+        self._checkpoints: Checkpoints | None = None
         # True where ranks still ran at the end of the grace.
         self._has_killed = False
 
@@ -47,6 +54,12 @@ class HostStop:
         with contextlib.suppress(OSError), _opened(self.path) as file:
             stop_file.write(file, stop_file.ASKED)
             most = stop_file.most_calls(file)
+        if self._context.host.is_first:
+            from herringbone_entry.observer.checkpoints import Checkpoints
+
+            # While ranks wait. A file server has a clock of its own, so what is new is told by what is there now.
+            self._checkpoints = Checkpoints(str(self._context.host.checkpoints))
+        # The order to stop may come before this call returns.
         self._context.report({"kind": "asked", "most": most})
 
     def stop(self, order: Stop) -> None:
@@ -80,9 +93,9 @@ class HostStop:
     def report(self) -> None:
         """Say in log and events whether a checkpoint came between the notice and the end."""
         host = self._context.host
-        if not (host.is_first and self._asked_at):
+        if self._checkpoints is None:
             return
-        saved = None if self._has_killed else _newest(str(host.paths.checkpoints), self._asked_at)
+        saved = None if self._has_killed else _newest(self._checkpoints, str(host.checkpoints))
         if not (self._call or saved):
             # Of a script that never asks, and handles no SIGTERM.
             return
@@ -107,16 +120,14 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _newest(folder: str, since: float) -> str | None:
-    """Return the newest checkpoint that was written since a moment, without those whose save was cut."""
-    from herringbone_contract.checkpoint.manifest import NEWEST
+def _newest(checkpoints: Checkpoints, folder: str) -> str | None:
+    """Return the newest checkpoint that is new, without those whose save was cut."""
     from herringbone_contract.masking import printable
-    from herringbone_entry.observer.checkpoints import Checkpoints
 
-    entries = [entry for entry in Checkpoints(folder, since=since).last(time.time()) if isinstance(entry, dict)]
+    entries = [entry for entry in checkpoints.last(time.time()) if isinstance(entry, dict)]
     whole = [
         entry
         for entry in entries
-        if entry["path"] != NEWEST and not any(Path(folder, entry["path"]).glob("*.unfinished"))
+        if entry["path"] != _NEWEST and not any(Path(folder, entry["path"]).glob("*.unfinished"))
     ]
     return printable(max(whole, key=lambda entry: entry["t"])["path"]) if whole else None

@@ -183,9 +183,9 @@ class Training(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """Save the last state."""
-        no_more()
         if self._first_epoch != -1:
             self._save("end")
+        no_more()
 
     def _save_last(self) -> None:
         """Save, unless this step is saved."""
