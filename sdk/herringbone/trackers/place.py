@@ -120,20 +120,25 @@ def with_exports(description: Mapping[str, Any], folder: JobFolder) -> dict[str,
 
 
 def _described(job: str, path: Path, stored: ExportState) -> dict[str, Any]:
-    error = stored.error
+    error, told = stored.error, path.name.startswith(NOTICES)
     if stored.ended:
         state = "Done"
     elif stored.process is not None and may_live(stored.process, stored.where or None):
-        state = "Exporting"
+        state = "Sending" if told else "Exporting"
     else:
         state = "Interrupted"
         error = error or _last_words(path.with_suffix(".log"))
         error = f"{error}; " if error else ""
-        verb = f"notify {job}" if path.name.startswith(NOTICES) else f"export {job} --to {stored.destination}"
+        verb = f"notify {job}" if told else f"export {job} --to {stored.destination}"
         error = f"{error}`herringbone {verb}` goes on where it ended"
     address = stored.state.get("address")
-    sent = "Sent" if path.name.startswith(NOTICES) else "Values"
-    members = {"To": stored.destination, "State": state, sent: stored.values, "Run": address, "Error": error}
+    members = {
+        "To": stored.destination,
+        "State": state,
+        "Sent" if told else "Values": stored.values,
+        "Run": address,
+        "Error": error,
+    }
     return {name: value for name, value in members.items() if value not in (None, "")}
 
 

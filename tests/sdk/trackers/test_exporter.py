@@ -1,11 +1,14 @@
 """The exporter: batches, retries, its place, and the end of the job; against a tracker in memory."""
 
 import json
+import time
+from functools import partial
 
 import pytest
 
 from herringbone.trackers.exporter import BATCH, Exporter
 from herringbone.trackers.facts import facts_of
+from herringbone.trackers.notices import Notices
 from herringbone.trackers.place import JobRemovedError, Place
 from herringbone_contract.errors import InputError, TrackerError
 
@@ -197,3 +200,47 @@ def test_the_first_note_of_the_client_does_not_replace_that_of_the_exporter(tmp_
     state.values = 0
     place.write_first(state)
     assert place.read(TO).values == 5
+
+
+def test_a_notice_that_was_sent_and_not_noted_is_sent_once_more(tmp_path):
+    """A process that is killed between the two: nobody can know whether the notice has arrived."""
+    events = [{"kind": "restart", "t": 5.0, "attempt": number, "why": "x"} for number in (2, 3)]
+    ids = []
+
+    class Sender(Tracker):
+        def log(self, notices):
+            ids.extend(notice.id for notice in notices)
+            if ids == ["restarted-2", "restarted-3"]:
+                raise SystemExit("killed")
+
+    def run():
+        fold = partial(make_notices, {}, created=1.0)
+        return Exporter(Job(list(events)), Sender, Place(tmp_path, "notify-1"), "webhook x", fold=fold).run()
+
+    with pytest.raises(SystemExit):
+        run()
+    # One that was noted is not sent again, and the end is a notice, too.
+    assert run().values == 2
+    assert ids == ["restarted-2", "restarted-3", "restarted-3", "end"]
+    assert run().values == 0
+
+
+def make_notices(plan, rows, *, created):
+    return Notices(plan, created=created, rows=rows)
+
+
+def test_what_time_alone_makes_is_sent_while_the_job_runs(tmp_path):
+    sent = []
+
+    class Sender(Tracker):
+        def log(self, notices):
+            sent.extend((notice.id, len(notices)) for notice in notices)
+
+    plan = {"hourly_cost": 3.6, "options": {"max_cost": 1.0, "max_run": 60}}
+    began = time.time() - 900.0
+    progress = {"kind": "progress", "t": time.time(), "done": 1, "total": 2, "unit": "step", "eta": 500.0}
+    job = Job([{"kind": "state", "t": began, "state": "Training"}, progress], [], over=True)
+    fold = partial(make_notices, plan, created=began)
+    Exporter(job, Sender, Place(tmp_path, "notify-1"), "webhook x", fold=fold, sleep=lambda _: None).run(follow=True)
+    # Each alone, so that each is noted before the next one.
+    assert sent == [("budget", 1), ("late-limit", 1), ("end", 1)]

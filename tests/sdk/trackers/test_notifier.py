@@ -81,9 +81,10 @@ def test_an_address_in_a_variable_is_in_no_message(monkeypatch):
     assert "the variable HOOK is not set in this process" in refusal(Notify(webhook="env:HOOK"))
 
 
-def test_a_redirect_is_not_followed():
-    with served(Hook()) as elsewhere, served(Hook(0, 307, headers={"Location": elsewhere.address})) as hook:
-        assert "it answers 307" in refusal(Notify(webhook=hook.address))
+@pytest.mark.parametrize("code", [302, 307])
+def test_a_redirect_is_not_followed(code):
+    with served(Hook()) as elsewhere, served(Hook(0, code, headers={"Location": elsewhere.address})) as hook:
+        assert f"it answers {code} " in refusal(Notify(webhook=hook.address))
         assert elsewhere.posts == []
 
 

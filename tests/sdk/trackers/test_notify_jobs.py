@@ -51,7 +51,7 @@ def test_a_destination_that_is_down_costs_the_job_nothing_and_gets_word_later(su
     submit.go()
     assert job.wait().status == "Completed"
     wait_until(lambda: "Connection refused" in described(job)[0].get("Error", ""))
-    assert described(job)[0]["State"] == "Exporting"
+    assert described(job)[0]["State"] == "Sending"
     # Once in the log, however often it is tried.
     line = f"[algo-1] notify: webhook http://127.0.0.1:{port}/hook: [Errno 111] Connection refused; retrying"
     assert [one.text for one in job.logs() if "notify" in one.text] == [line.partition("] ")[2]]
