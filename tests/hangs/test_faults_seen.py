@@ -1,4 +1,4 @@
-"""One job whose rank 1 gets a wrong weight, and whose loss becomes no number: both are named, and the last one ends it."""
+"""One job whose rank 1 gets a wrong weight, and whose loss becomes no number: both are named, the last one ends it."""
 
 import pytest
 
