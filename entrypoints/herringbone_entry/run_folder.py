@@ -66,8 +66,6 @@ class RunFolder:
         """Make the file by which ranks agree on a stop, next to a FIFO; return its path, "" where that cannot be."""
         path = stop_file.path_of(fifo)
         with contextlib.suppress(OSError):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108
             stop_file.make(path, ranks)
             self._files.append(path)
             return path

@@ -49,19 +49,18 @@ def stopped(job: Run, home: Path, step: int, moment: float) -> dict[str, Any]:
     """Ask a job to go, so many seconds after a step; return its status, and the members of its `stop` event."""
     os.environ["HERRINGBONE_HOME"] = str(home)
     from herringbone import attach
-    from herringbone_contract.errors import JobNotFoundError
+    from herringbone_contract.errors import JobNotFoundError, UnsupportedError
 
     while job.process.poll() is None and len(lines(job.log, 0)) <= step:
         time.sleep(0.005)
     time.sleep(moment)
     while True:
         try:
-            found = attach(job.name)
+            attach(job.name).stop()
             break
-        except JobNotFoundError:
-            # Not submitted yet.
+        except (JobNotFoundError, UnsupportedError):
+            # Not submitted yet, so that SageMaker might have it.
             time.sleep(0.02)
-    found.stop()
     job.process.communicate(timeout=_SECONDS)
     stop = next((event for event in events(home, job.name) if event["kind"] == "stop"), {})
     return {"status": attach(job.name).status, **stop}

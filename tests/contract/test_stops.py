@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from herringbone_contract.events import stop_file, stops
-from herringbone_contract.events.stop_file import ASKED, MOST_RANKS, chosen, most_calls
+from herringbone_contract.events.stop_file import ASKED, MOST_RANKS, chosen, exchange
 from herringbone_contract.events.stops import Asking
 
 
@@ -27,18 +27,17 @@ def word(path):
     os.close(descriptor)
 
 
-def agree(word: int) -> int:
+def agree(path: str) -> int:
     """Do what supervisors and coordinator do at a notice."""
-    stop_file.write(word, ASKED)
-    call = chosen([most_calls(word)])
-    stop_file.write(word, call)
+    call = chosen([exchange(path, ASKED)])
+    exchange(path, call)
     return call
 
 
 def test_ranks_with_different_numbers_of_calls_stop_at_the_same_call(path, word):
     ranks = [Asking(path, rank) for rank in (0, 1)]
     assert not any(ranks[rank].ask() for rank in (0, 0, 0, 0, 1))
-    assert agree(word) == 5
+    assert agree(path) == 5
     assert [ranks[0].ask(), *(ranks[1].ask() for _ in range(4))] == [True, False, False, False, True]
     # From then on, and in a rank that has come late.
     assert ranks[0].ask()
@@ -52,7 +51,7 @@ def test_a_rank_waits_in_its_next_call_until_the_supervisors_have_agreed(path, w
     stop_file.write(word, ASKED)
     waiting = threading.Thread(target=lambda: answers.append(rank.ask()))
     waiting.start()
-    while most_calls(word) < 2:
+    while exchange(path) < 2:
         pass
     assert waiting.is_alive()
     assert not answers
@@ -77,7 +76,7 @@ def test_whenever_the_notice_comes_no_rank_has_made_the_call_before(path, word, 
         thread.start()
     while len(heard[0]) < 1 + schedule:
         pass
-    call = agree(word)
+    call = agree(path)
     for thread in threads:
         thread.join()
     assert [len(calls) for calls in heard] == [call, call]
@@ -87,9 +86,9 @@ def test_a_rank_that_asks_no_more_is_not_waited_for_and_one_that_is_told_is(path
     rank = Asking(path, 0)
     rank.ask()
     rank.end()
-    assert agree(word) == 0
+    assert agree(path) == 0
     rank.ask()
-    assert agree(word) > 0
+    assert agree(path) > 0
 
 
 def test_a_forked_child_neither_counts_nor_waits(path, word):
@@ -98,7 +97,7 @@ def test_a_forked_child_neither_counts_nor_waits(path, word):
     stop_file.write(word, ASKED)
     rank._pid = -1
     assert not rank.ask()
-    assert most_calls(word) == 1
+    assert exchange(path) == 1
 
 
 @pytest.mark.parametrize("rank", [None, MOST_RANKS, 1 << 40])

@@ -16,8 +16,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
-
-from herringbone_contract.constants import RankVariable
+from pathlib import Path
 
 # Words of the file; greater ones are the call at which ranks stop.
 RUN, ASKED = 0, -1
@@ -50,20 +49,11 @@ def path_of(fifo: str) -> str:
     return f"{fifo}.stop"
 
 
-def path_here() -> str | None:
-    """Return the path of this rank's host; None outside a job, and where nobody listens to ranks."""
-    fifo = os.environ.get(RankVariable.EVENTS)
-    return None if fifo is None else path_of(fifo)
-
-
 def make(path: str, ranks: int) -> None:
-    """Make the file of a host for the ranks of a job. Raises `OSError`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        # Real zeros: a disk that is full must fail here, and not in a training.
-        os.write(descriptor, bytes(_NUMBER.size * (1 + ranks)))
-    finally:
-        os.close(descriptor)
+    """Make the file of a host for the ranks of a job, in a folder that only its user can open. Raises `OSError`."""
+    # A supervisor that was killed has left its own. Real zeros: a full disk must fail here, and not in a training.
+    Path(path).unlink(missing_ok=True)
+    Path(path).write_bytes(bytes(_NUMBER.size * (1 + ranks)))
 
 
 def write(descriptor: int, value: int, rank: int | None = None) -> None:
@@ -76,7 +66,13 @@ def read(descriptor: int) -> int:
     return int(_NUMBER.unpack(os.pread(descriptor, _NUMBER.size, 0))[0])
 
 
-def most_calls(descriptor: int) -> int:
-    """Return the most calls of a rank. Raises `OSError`."""
-    text = os.pread(descriptor, _NUMBER.size * MOST_RANKS, _NUMBER.size)
+def exchange(path: str, word: int | None = None) -> int:
+    """Write the word of a host's file, if one is given, and return the most calls of its ranks; 0 without a file."""
+    try:
+        with Path(path).open("r+b", buffering=0) as file:
+            if word is not None:
+                write(file.fileno(), word)
+            text = os.pread(file.fileno(), _NUMBER.size * MOST_RANKS, _NUMBER.size)
+    except OSError:
+        return 0
     return max((number for (number,) in _NUMBER.iter_unpack(text[: len(text) // 8 * 8])), default=0)

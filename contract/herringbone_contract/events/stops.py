@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
 
 from herringbone_contract.events import emit, stop_file
 
@@ -28,11 +27,9 @@ class Asking:
         self._file: int | None = None
         if path is not None and self._rank < stop_file.MOST_RANKS:
             # A host whose folder takes no file runs its job all the same.
-            try:
+            with contextlib.suppress(OSError):
                 self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:
-                return
-            self._outlive_slurm()
+                self._outlive_slurm()
 
     def ask(self) -> bool:
         """Count a call, and return its answer."""
@@ -99,12 +96,8 @@ def stop_when_asked(save: Callable[[], object], is_ready: Callable[[], bool] = l
     """
     if asks_for_script() and should_stop() and is_ready():
         save()
-        leave()
-
-
-def leave() -> NoReturn:
-    """End the script, whose state is saved: the rest of it is for a training that has come to its end."""
-    raise SystemExit(0)
+        # The rest of the script is for a training that has come to its end.
+        raise SystemExit(0)
 
 
 def asks_for_script() -> bool:
@@ -122,5 +115,6 @@ def no_more() -> None:
 def _own() -> Asking:
     global _asking
     if _asking is None:
-        _asking = Asking(stop_file.path_here(), emit.rank())
+        fifo = os.environ.get(emit.VARIABLE)
+        _asking = Asking(fifo and stop_file.path_of(fifo), emit.rank())
     return _asking

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,26 +36,17 @@ class DrainNotice(Source):
     def __init__(self, notice: str | Sequence[str], pause: float = _LOOK_SECONDS) -> None:
         self._notice, self._why, self._pause = notice, described(notice), pause
         self._is_there = threading.Event()
-        self._is_closed = threading.Event()
-        self._is_sent = False
         threading.Thread(target=self._watch, daemon=True).start()
 
     def poll(self, now: float) -> list[Event | Point]:
-        if self._is_sent or not self._is_there.is_set():
+        if not self._is_there.is_set():
             return []
-        self._is_sent = True
+        self._is_there.clear()
         return [{"kind": "drain", "t": now, "why": self._why}]
-
-    def last(self, now: float) -> list[Event | Point]:  # noqa: ARG002 - it comes too late
-        return []
-
-    def close(self) -> None:
-        self._is_closed.set()
 
     def _watch(self) -> None:
         while not is_there(self._notice):
-            if self._is_closed.wait(self._pause):
-                return
+            time.sleep(self._pause)
         self._is_there.set()
 
 
@@ -65,39 +58,21 @@ def is_there(notice: str | Sequence[str]) -> bool:
 
 
 def _exits_well(words: Sequence[str]) -> bool:
+    nothing = subprocess.DEVNULL
     try:
-        nothing = subprocess.DEVNULL
-        ended = subprocess.run(
-            words, stdin=nothing, stdout=nothing, stderr=nothing, timeout=_COMMAND_SECONDS, check=False
-        )
+        return subprocess.call(words, stdin=nothing, stdout=nothing, stderr=nothing, timeout=_COMMAND_SECONDS) == 0
     except (OSError, ValueError, subprocess.SubprocessError):
         return False
-    return ended.returncode == 0
 
 
 def _answers(url: str) -> bool:
-    status = _status(urllib.request.Request(url))  # noqa: S310 - http and https alone, which `described` checks
+    status, _ = _ask(url)
     parts = urlsplit(url)
     if status == 401 and parts.hostname in _METADATA:
-        asked = f"{parts.scheme}://{parts.netloc}/latest/api/token"
-        seconds = {f"{_TOKEN}-ttl-seconds": "60"}
-        try:
-            with _open(urllib.request.Request(asked, method="PUT", headers=seconds)) as answer:  # noqa: S310
-                token = answer.read(256).decode("ascii")
-            status = _status(urllib.request.Request(url, headers={_TOKEN: token}))  # noqa: S310
-        except (OSError, ValueError, HTTPException):
-            return False
+        source = f"{parts.scheme}://{parts.netloc}/latest/api/token"
+        _, token = _ask(source, "PUT", {f"{_TOKEN}-ttl-seconds": "60"})
+        status, _ = _ask(url, headers={_TOKEN: token})
     return status == 200
-
-
-def _status(request: urllib.request.Request) -> int:
-    try:
-        with _open(request) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (OSError, ValueError, HTTPException):
-        return 0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -105,6 +80,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _open(request: urllib.request.Request) -> Any:
-    # Without the environment's proxies, which know nothing of this host.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect).open(request, timeout=_URL_SECONDS)
+def _ask(url: str, method: str = "GET", headers: Mapping[str, str] = MappingProxyType({})) -> tuple[int, str]:
+    """Return the status of an answer, 0 without any, and of a PUT its text."""
+    # http and https alone, which `described` checks; no proxies of the environment, which know nothing of this host.
+    request = urllib.request.Request(url, method=method, headers=dict(headers))  # noqa: S310
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+    try:
+        with opener.open(request, timeout=_URL_SECONDS) as answer:
+            return answer.status, answer.read(256).decode("ascii") if method == "PUT" else ""
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+    except (OSError, ValueError, HTTPException):
+        return 0, ""

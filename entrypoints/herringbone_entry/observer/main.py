@@ -200,7 +200,10 @@ def make_sources(settings: Settings, complain: Callable[[str], None]) -> list[So
     plain = partial(Checkpoints, settings.checkpoints, since=settings.started)
     add(plain if settings.keep is None else partial(_keeper, settings, complain))
     if settings.drain is not None:
-        add(partial(_drain_notice, settings.drain))
+        # Few jobs have one, and its module loads an HTTP client.
+        from herringbone_entry.observer.drain import DrainNotice
+
+        add(partial(DrainNotice, settings.drain))
     return sources
 
 
@@ -209,12 +212,6 @@ def _keeper(settings: Settings, complain: Callable[[str], None]) -> Source:
     from herringbone_entry.observer.keeper import Keeper
 
     return Keeper(settings, complain)
-
-
-def _drain_notice(notice: str | list[str]) -> Source:
-    from herringbone_entry.observer.drain import DrainNotice
-
-    return DrainNotice(notice)
 
 
 def _sampler(settings: Settings) -> Source:

@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,11 +47,8 @@ class HostStop:
 
     def ask(self, order: Ask) -> None:
         """Let ranks wait in their next call, and report how many they have made."""
-        self._why, self._asked_at, most = order["why"], time.time(), 0
-        # Without the file, no rank asks.
-        with contextlib.suppress(OSError), _opened(self.path) as file:
-            stop_file.write(file, stop_file.ASKED)
-            most = stop_file.most_calls(file)
+        self._why, self._asked_at = order["why"], time.time()
+        most = stop_file.exchange(self.path, stop_file.ASKED)
         if self._context.host.is_first:
             from herringbone_entry.observer.checkpoints import Checkpoints
 
@@ -67,8 +62,7 @@ class HostStop:
         # The grace period counts from the order, not from the moment at which each rank gets its signal.
         self._context.loop.later(self._context.host.stop_grace, self._kill)
         call = self._call = order["call"]
-        with contextlib.suppress(OSError), _opened(self.path) as file:
-            stop_file.write(file, call)
+        stop_file.exchange(self.path, call)
         host = self._context.host
         if call and host.is_first:
             until = f"ranks stop at call {call} of should_stop, or after {host.stop_grace:g} s"
@@ -85,10 +79,7 @@ class HostStop:
 
     def _has_obeyed(self) -> bool:
         """Say whether a rank of this host has made the call at which it stops."""
-        if self._call:
-            with contextlib.suppress(OSError), _opened(self.path) as file:
-                return self._call <= stop_file.most_calls(file)
-        return False
+        return bool(self._call) and self._call <= stop_file.exchange(self.path)
 
     def report(self) -> None:
         """Say in log and events whether a checkpoint came between the notice and the end."""
@@ -104,20 +95,10 @@ class HostStop:
         if saved:
             self._context.log(f"saved {saved} {within}")
         else:
-            by_itself = "the ranks ended" if self._has_obeyed() else "the script came to its end"
-            end = "the ranks were killed" if self._has_killed else by_itself
-            self._context.log(f"{end} without a new checkpoint {within}")
+            end = "killed" if self._has_killed else "ended as they were told" if self._has_obeyed() else "ended"
+            self._context.log(f"the ranks {end} without a new checkpoint {within}")
         event = {"kind": "stop", "why": self._why, "call": self._call or None, "seconds": seconds, "saved": saved}
         self._context.send_event({**event, "t": time.time(), "grace": host.stop_grace})
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _newest(checkpoints: Checkpoints, folder: str) -> str | None:

@@ -74,8 +74,8 @@ def text_of(event: State | Restart | Stop | Checkpoint | Removed | Straggler | H
             return _sentence(f"attempt {event.attempt}", event.why)
         case Stop():
             result = f"saved {event.saved}" if event.saved else "ended without a new checkpoint"
-            grace = f", of a grace of {shown_span(event.grace)}" if event.grace else ""
-            return f"asked to go by {event.why}: {result} {shown_span(event.seconds)} after the notice{grace}"
+            seconds, grace = shown_span(event.seconds), shown_span(event.grace)
+            return f"asked to go by {event.why}: {result} {seconds} after the notice, of a grace of {grace}"
         case Checkpoint():
             return event.path if event.bytes is None else f"{event.path}, {shown_bytes(event.bytes)}"
         case Removed():

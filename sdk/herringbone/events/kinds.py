@@ -170,7 +170,7 @@ class Stop(Known, tag="stop"):
     why: str = ""
     call: Step | None = None
     seconds: Number = 0.0
-    grace: Number | None = None
+    grace: Number = 0.0
     saved: str | None = None
 
 

@@ -77,7 +77,6 @@ def test_a_file_is_a_notice_once_and_a_later_look_says_nothing(tmp_path):
         pass
     assert events == [{"kind": "drain", "t": 2.0, "why": f"the file {tmp_path}/drain"}]
     assert notice.poll(3.0) == []
-    notice.close()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from herringbone_contract.events import stops
 def watch(package: str) -> None:
     """Change Lightning, a package of this name, after the import of its `trainer.trainer`."""
     loops: Any = __import__(f"{package}.loops.training_epoch_loop", fromlist=["_TrainingEpochLoop"])
-    callbacks: Any = __import__(f"{package}.callbacks", fromlist=["ModelCheckpoint"])
     fit: Any = __import__(f"{package}.loops.fit_loop", fromlist=["_FitLoop"])._FitLoop
     loop = loops._TrainingEpochLoop
     end, end_run = loop.on_advance_end, fit.on_run_end
@@ -28,7 +27,8 @@ def watch(package: str) -> None:
     def on_advance_end(self: Any, *args: Any, **options: Any) -> None:
         end(self, *args, **options)
         trainer = self.trainer
-        saver = next((one for one in trainer.checkpoint_callbacks if isinstance(one, callbacks.ModelCheckpoint)), None)
+        # A callback of the script's own may be a checkpoint callback, and have no such method.
+        saver = next((one for one in trainer.checkpoint_callbacks if hasattr(one, "_save_last_checkpoint")), None)
         # Gradients that wait for a step are in no checkpoint, and the end of an epoch is not over yet.
         is_between = self._should_accumulate() or self.batch_progress.is_last_batch
         if saver is None or is_between or trainer.fast_dev_run:
@@ -36,7 +36,7 @@ def watch(package: str) -> None:
         _take_back(trainer)
         if stops.asks_for_script() and stops.should_stop():
             _save(trainer, saver)
-            stops.leave()
+            raise SystemExit(0)
 
     def on_run_end(self: Any) -> None:
         stops.no_more()
