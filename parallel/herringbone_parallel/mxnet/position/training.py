@@ -40,7 +40,8 @@ class Training:
     A part is a block, a trainer, a `DataLoader` of this module or a metric. `step` counts completed steps of the
     first trainer; its schedule of learning rates comes along. `folder` is `SM_CHECKPOINT_DIR` by default. Every rank
     makes, saves and resumes. When the job is asked to go, the first loader saves between two steps, and ends the
-    script. Raises `ParallelError` for a part that cannot be saved, or that a checkpoint does not fit.
+    script; numbers of dropout then differ from those of a training without that checkpoint. Raises `ParallelError` for
+    a part that cannot be saved, or that a checkpoint does not fit.
     """
 
     def __init__(self, *, folder: str | os.PathLike[str] | None = None, **parts: Any) -> None:
