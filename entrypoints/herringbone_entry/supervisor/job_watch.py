@@ -25,7 +25,7 @@ from herringbone_contract.failure import Failure
 from herringbone_entry.supervisor.straggler_watch import StragglerWatch
 from herringbone_entry.watch import flight
 from herringbone_entry.watch.fold import Group, Place, cut_pairs, fold, own_line, ranks_text
-from herringbone_entry.watch.idleness import JobIdleness, Unused
+from herringbone_entry.watch.idleness import JobIdleness
 from herringbone_entry.watch.replicas import Replicas
 from herringbone_entry.watch.standstill import Standstill
 
@@ -136,11 +136,10 @@ class JobWatch:
         limit = float(event["limit"])
         if self._idleness is None:
             self._idleness = JobIdleness(set(self._rank_hosts.values()), limit)
-        unused = Unused(float(event["seconds"]), float(event["covers"]), str(event["what"]))
-        idle = self._idleness.take(host, unused, time.monotonic())
+        idle = self._idleness.take(host, float(event["seconds"]), float(event["covers"]), time.monotonic())
         if idle is None:
             return
-        what = f"none of its {unused.what} has been used for {idle:.0f} s, and idle_timeout is {limit:g} s"
+        what = f"none of its {event['what']} has been used for {idle:.0f} s, and idle_timeout is {limit:g} s"
         if not idle:
             what = "its devices are used again"
         self._order({"kind": "say", "host": self._first, "text": f"idle: {what}"})

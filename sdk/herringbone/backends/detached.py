@@ -355,7 +355,7 @@ def _budget(plan: JobPlan) -> BudgetConfig | None:
     if hourly is None:
         return None
     text = "" if most is None else f"max_cost of {shown_dollars(most)} is spent ({shown_dollars(hourly)} an hour)"
-    return {"hourly_cost": hourly, "hosts": len(plan.hosts), "seconds": plan.budget, "text": text}
+    return {"hourly_cost": hourly, "seconds": plan.budget, "text": text}
 
 
 def _reap(controller: str | None) -> None:

@@ -20,7 +20,9 @@ from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.hosts import Conclusion, Restart
 from herringbone.controller.retry import Attempt, Policies, decide, find_policy, unkillable
 from herringbone.controller.verdict import Verdict
+from herringbone.plan.budget import bill_text
 from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
+from herringbone.records.job_events import JobEvents, held_seconds
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.paths import Paths
 from herringbone_contract.policies import DRAIN
@@ -100,6 +102,9 @@ class EndedHosts(Protocol):
     # The machine of each host, by host name; empty when all hosts are on one machine.
     machines: Mapping[str, str]
     compress: bool
+    # The dollars of all hosts an hour, None where nobody knows or tells them, and the job's file of events.
+    hourly_cost: float | None
+    events: Path
 
     def judge(self) -> Verdict:
         """Return the verdict on the attempt."""
@@ -153,9 +158,6 @@ class EndedHosts(Protocol):
     def failure_of(self, error: Exception) -> Failure:
         """Return the failure of a job whose scripts ended well, and whose results are not where they belong."""
 
-    def tell_bill(self) -> None:
-        """Write what the job has cost into its log and its events, where its price is known."""
-
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         """Remove what is left of the hosts; then write the end into the record, which others wait for."""
 
@@ -202,7 +204,10 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
         # The failure of the script says more than a full disk, or a machine that is gone.
         if verdict.failure is None:
             verdict = Verdict(FAILED, FAILED, hosts.failure_of(error))
-    hosts.tell_bill()
+    if hosts.hourly_cost is not None:
+        bill = bill_text(hosts.hourly_cost, len(hosts.bases()), held_seconds(hosts.events, time.time()))
+        hosts.say(f"bill: {bill}")
+        JobEvents(hosts.events).bill(bill)
     hosts.finish(verdict, model)
     return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
 

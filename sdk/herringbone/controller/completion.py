@@ -18,11 +18,9 @@ from herringbone.controller.log_files import say
 from herringbone.controller.record import job_events, record_of
 from herringbone.controller.retry import Policies, announced, describe_attempts, with_progress
 from herringbone.controller.verdict import HostEnd, Verdict, judge
-from herringbone.plan.budget import bill_text
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.checkpoints import settle_links
 from herringbone.records.index import COMPLETED, INTERRUPTED, RESTARTING, STOPPED, UPLOADING
-from herringbone.records.job_events import held_seconds
 from herringbone.records.logs import STAMP_CHARS
 from herringbone.slots.release import free
 from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
@@ -67,6 +65,9 @@ class ControllerHosts(EndedHosts):
         self.retries, self.policies = config["retries"], Policies(**config["policies"])
         self.earlier, self.machines = site.failed_attempts, site.machines
         self._config, self._site, self._s3 = config, site, s3
+        self.events, budget = Path(config["logs"], "job.events"), config["budget"]
+        # A machine of `ssh:` knows its own host alone, and packs nothing.
+        self.hourly_cost = None if budget is None or config["output"] is None else budget["hourly_cost"]
         self._ends = hosts
         names = [entry["name"] for entry in config["hosts"]]
         self._hosts = sorted((host for host, _ in hosts), key=lambda host: names.index(host.name))
@@ -181,15 +182,6 @@ class ControllerHosts(EndedHosts):
                 f"{self._config['output']} and {models}, and `herringbone repack {self.job}` sends the model"
             )
         return Failure(exception=type(error).__name__, message=why)
-
-    def tell_bill(self) -> None:
-        budget = self._config["budget"]
-        # A machine of `ssh:` knows its own host alone.
-        if budget is not None and self._config["output"] is not None:
-            seconds = held_seconds(f"{self._config['logs']}/job.events", time.time())
-            text = bill_text(budget["hourly_cost"], budget["hosts"], seconds)
-            self.say(f"bill: {text}")
-            job_events(self._config).bill(text)
 
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         for host in self._hosts:

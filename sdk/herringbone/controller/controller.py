@@ -24,8 +24,7 @@ import signal
 import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
-from herringbone.controller.hosts import Conclusion, Host
-from herringbone.controller.limits import TimeLimit, stops_idle
+from herringbone.controller.hosts import Conclusion, Host, stops_idle
 from herringbone.controller.permit import Permit
 from herringbone.controller.silence import Step
 from herringbone.controller.standstills import Standstills
@@ -74,7 +73,7 @@ class Controller:
         self._permit = Permit(config["permit"])
         self._stopped = False
         # The option that sets the limit in time, with its words; and the one whose limit has stopped the job, or "".
-        self._time_limit, self._limit = ("", ""), ""
+        self._time_limit, self._limit = ["", ""], ""
         # Set by `run`: the descriptor on which the numbers of signals arrive.
         self._wakeup = -1
         self._killed = False
@@ -85,8 +84,8 @@ class Controller:
     def run(self) -> bool:
         """Run the job until its end is recorded; return whether the job failed."""
         wakeup = self._wakeup = self._watch_signals()
-        limit = TimeLimit(self._config, self._site.spent)
-        self._limit_at, self._time_limit = time.monotonic() + limit.seconds, (limit.option, limit.text)
+        seconds, *self._time_limit = self._site.time_limit(self._config)
+        self._limit_at = time.monotonic() + seconds
         first = True
         while True:
             self._start_hosts()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from herringbone.controller.retry import Attempt
-    from herringbone.protocols.controller_config import HostConfig
+    from herringbone.protocols.controller_config import ControllerConfig, HostConfig
 
 _READ_BYTES = 1 << 20
 # Begins a line of MLPerf's log; `herringbone_contract.events.mllog.PREFIX`, without its module.
@@ -59,6 +59,20 @@ class Site:
     def machines(self) -> Mapping[str, str]:
         """The machine of each host, by host name; empty when all hosts are on one machine."""
         return {}
+
+    def time_limit(self, config: ControllerConfig) -> tuple[float, str, str]:
+        """Return the seconds until the limit that comes first, the option that sets it, and words for the log.
+
+        >>> budget = {"seconds": 90, "text": "$5 are spent"}
+        >>> Site().time_limit({"max_run": 100, "warning": 0, "budget": budget})
+        (90.0, 'max_cost', '$5 are spent')
+        """
+        budget, soon = config["budget"], f" in {config['warning']:g} s" if config["warning"] else ""
+        limits = [(float(config["max_run"]), "max_run", f"max_run of {config['max_run']:g} s is over")]
+        if budget is not None and budget["seconds"] is not None:
+            limits.append((max(0.0, budget["seconds"] - self.spent), "max_cost", budget["text"]))
+        seconds, option, text = min(limits)
+        return seconds - config["warning"], option, text + soon
 
     def start(self) -> None:
         """Start the hosts. Raises `OSError`."""
@@ -109,6 +123,13 @@ class Site:
         for host in self.hosts:
             host.signal(signal.SIGKILL)
         self.kill_orphans()
+
+
+def stops_idle(config: ControllerConfig) -> bool:
+    """Report whether the job is stopped when none of its devices is used, and not only reported."""
+    from herringbone_contract.policies import STOP, answer
+
+    return answer("idle", config["policies"]["faults"]) == STOP
 
 
 class Host:

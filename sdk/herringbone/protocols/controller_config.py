@@ -107,13 +107,12 @@ class PipesConfig(TypedDict):
 
 
 class BudgetConfig(TypedDict):
-    """The price of all hosts of the job in dollars an hour, and their number.
+    """The price of all hosts of the job, in dollars an hour.
 
     `seconds` are those that its `max_cost` pays for, over all attempts; None without one. `text` says it in words.
     """
 
     hourly_cost: float
-    hosts: int
     seconds: int | None
     text: str
 

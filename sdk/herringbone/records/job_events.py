@@ -18,8 +18,8 @@ from herringbone_contract.masking import printable
 # Enough to hold the last few events.
 _TAIL_BYTES = 16_384
 _WHY_CHARS = 1_000
-# The state in which a job gets its hosts, and those that change nothing about that.
-_HELD, _AS_BEFORE = "Training", ("Stopping", "Uploading")
+# The state in which a job gets its hosts, and the one that leaves them to it.
+_HELD, _STOPPING = "Training", "Stopping"
 
 
 class JobEvents:
@@ -85,7 +85,7 @@ class Held:
         """Take the next state of the job, and the time of the change."""
         if state == _HELD:
             self._since = t if self._since is None else self._since
-        elif self._since is not None and state not in _AS_BEFORE:
+        elif self._since is not None and state != _STOPPING:
             self._past, self._since = self._past + max(0.0, t - self._since), None
 
     def seconds(self, now: float | None) -> float:

@@ -35,9 +35,9 @@ from herringbone.trackers.exporter import (
     NOTICE_PATIENCE_SECONDS,
     PATIENCE_SECONDS,
     Describe,
-    EventFold,
     Export,
     Exporter,
+    MakeFold,
     SubmittedJob,
 )
 from herringbone.trackers.fold import Fold, Row
@@ -171,7 +171,7 @@ def _export(
         folder = make_exports(job.backend.home.job(job.name))
         export_place = Place(folder, destination.file_name)
         stack.enter_context(export_place.held(job.name))
-        fold: Callable[[list[Row]], EventFold]
+        fold: MakeFold
         to: Destination | Notify
         if isinstance(destination, Destination):
             fold, to, place_of_files = partial(Fold, destination.tracker, system=system), destination, folder

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from herringbone.events.metrics import job_metrics
 from herringbone.system.polling import Pace, Pauses
 from herringbone.trackers.facts import JobFacts, facts_of
 from herringbone.trackers.fold import BATCH as BATCH
-from herringbone.trackers.fold import Fold
+from herringbone.trackers.fold import Fold, Row
+from herringbone.trackers.notices import Notices
 from herringbone.trackers.place import ExportState, JobRemovedError, Place, this_process
 from herringbone_contract.errors import ServiceError
 from herringbone_contract.events.format import batches
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 # `TrainingJob.describe` of the job.
 Describe = Callable[[], Mapping[str, Any]]
+# What makes points or notices of a job's events, from the rows of an earlier export.
+MakeFold = Callable[[list[Row]], "Fold | Notices"]
 
 # After a transient error.
 _RETRIES = Pace(shortest=1.0, longest=60.0, slower=2.0, jitter=0.25)
@@ -38,26 +41,6 @@ _RETRIES = Pace(shortest=1.0, longest=60.0, slower=2.0, jitter=0.25)
 PATIENCE_SECONDS, LIVE_PATIENCE_SECONDS = 10.0, 600.0
 # Word of a job's end on Friday evening waits for a mail server that is back on Sunday.
 NOTICE_PATIENCE_SECONDS = 3 * 86_400.0
-
-
-class EventFold(Protocol):
-    """Turns a job's events into what one kind of destination stores: points, or notices."""
-
-    # Of these, so many are sent at once.
-    batch: int
-    left_out: int
-
-    def take(self, event: Event) -> Sequence[Any]:
-        """Return what one event makes, without what was sent earlier."""
-
-    def tick(self, now: float) -> Sequence[Any]:
-        """Return what time alone makes, while the job runs."""
-
-    def end(self, facts: JobFacts) -> Sequence[Any]:
-        """Return what the job's end makes."""
-
-    def rows(self) -> list[list[Any]]:
-        """Return what to store once all that was returned is sent."""
 
 
 class SubmittedJob:
@@ -136,7 +119,7 @@ class Exporter:
         place: Place,
         destination: str,
         *,
-        fold: Callable[[list[list[Any]]], EventFold] | None = None,
+        fold: MakeFold | None = None,
         sleep: Callable[[float], None] = time.sleep,
         say: Callable[[str], None] = lambda _: None,
         progress: Callable[[int], None] = lambda _: None,
@@ -147,7 +130,7 @@ class Exporter:
         self._place = place
         self._state: ExportState = place.read(destination)
         rows = self._state.rows
-        self._fold: EventFold = Fold(destination.partition(":")[0], rows) if fold is None else fold(rows)
+        self._fold: Fold | Notices = Fold(destination.partition(":")[0], rows) if fold is None else fold(rows)
         self._patience = PATIENCE_SECONDS
         self._sleep = sleep
         self._say = say

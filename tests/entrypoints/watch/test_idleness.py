@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone_entry.watch.idleness import HostIdleness, JobIdleness, Unused
+from herringbone_entry.watch.idleness import HostIdleness, JobIdleness
 
 
 def sample(seconds=10.0, **members):
@@ -31,18 +31,18 @@ def gpus(*uses):
 )
 def test_a_sample_is_of_an_unused_host(members, unused):
     host = HostIdleness()
-    assert host.take(sample(**members)).seconds == (10.0 if unused else 0.0)
+    assert host.take(sample(**members))[0] == (10.0 if unused else 0.0)
 
 
 def test_idleness_adds_up_and_ends_with_one_sample_of_use():
     host = HostIdleness()
-    taken = [host.take(sample(seconds, cpu=cpu)).seconds for seconds, cpu in ((1, 0), (720, 0), (1, 3.0), (1, 0))]
+    taken = [host.take(sample(seconds, cpu=cpu))[0] for seconds, cpu in ((1, 0), (720, 0), (1, 3.0), (1, 0))]
     assert taken == [1, 721, 0, 1]
 
 
 def job(*hosts, limit=600.0):
     watched = JobIdleness(hosts, limit)
-    return lambda host, seconds, now, covers=10.0: watched.take(host, Unused(seconds, covers, "GPUs"), now)
+    return lambda host, seconds, now, covers=10.0: watched.take(host, seconds, covers, now)
 
 
 def test_a_job_is_idle_when_all_of_its_hosts_are():

@@ -6,6 +6,7 @@ from herringbone.controller.attempt_end import Decision, decide_end, end_attempt
 from herringbone.controller.hosts import Conclusion, Restart
 from herringbone.controller.retry import Attempt, Policies
 from herringbone.controller.verdict import Verdict
+from herringbone.records.job_events import JobEvents
 from herringbone_contract.errors import HostError
 from herringbone_contract.failure import Failure, taken_away
 
@@ -76,6 +77,7 @@ class Hosts:
     """Hosts of a stand-in; `calls` are what the end of the attempt asked of them, and said."""
 
     job, policies, machines, earlier, compress, is_part = "a", Policies(), MACHINES, (), True, False
+    hourly_cost = None
 
     def __init__(self, verdict, *, retries=0, is_stopping=False, restart=Restart.HERE, sent=None):
         self.verdict, self.retries, self.is_stopping = verdict, retries, is_stopping
@@ -114,9 +116,6 @@ class Hosts:
     def failure_of(self, error):
         return Failure(message=str(error))
 
-    def tell_bill(self):
-        self.calls.append("bill")
-
     def finish(self, verdict, model):
         self.calls.append(verdict)
 
@@ -127,21 +126,31 @@ THE_END = ["release", "collect"]
 @pytest.mark.parametrize(
     ("hosts", "conclusion", "calls"),
     [
-        (Hosts(DONE, retries=1), Conclusion.OVER, [*THE_END, "bill", DONE]),
+        (Hosts(DONE, retries=1), Conclusion.OVER, [*THE_END, DONE]),
         # Nobody reads logs, or restarts a job, that has no attempt left or that somebody has stopped.
-        (Hosts(LOST), Conclusion.FAILED, [*THE_END, "bill", LOST]),
-        (Hosts(LOST, retries=1, is_stopping=True), Conclusion.FAILED, [*THE_END, "bill", LOST]),
+        (Hosts(LOST), Conclusion.FAILED, [*THE_END, LOST]),
+        (Hosts(LOST, retries=1, is_stopping=True), Conclusion.FAILED, [*THE_END, LOST]),
         (Hosts(LOST, retries=1), Conclusion.RESTART, ["logs", "restart after 1"]),
         (Hosts(LOST, retries=1, restart=Restart.ELSEWHERE), Conclusion.FAILED, ["logs", "restart after 1"]),
         (
             Hosts(LOST, retries=1, restart=Restart.NONE),
             Conclusion.FAILED,
-            ["logs", "restart after 1", *THE_END, "bill", LOST],
+            ["logs", "restart after 1", *THE_END, LOST],
         ),
     ],
 )
 def test_the_steps_of_an_end(hosts, conclusion, calls):
     assert (end_attempt(hosts), hosts.calls) == (conclusion, calls)
+
+
+def test_the_bill_of_a_job_with_a_price_is_told_before_its_end(tmp_path):
+    hosts = Hosts(DONE)
+    hosts.hourly_cost, hosts.events, hosts.bases = 2.4, tmp_path / "job.events", lambda: [(), ()]
+    JobEvents(hosts.events).state("Training", at=10.0)
+    JobEvents(hosts.events).state("Uploading", at=610.0)
+    assert end_attempt(hosts) is Conclusion.OVER
+    assert hosts.calls[-2:] == ["bill: about $0.40: 2 hosts for 10 min, $2.40 an hour together", DONE]
+    assert b'"kind":"bill"' in hosts.events.read_bytes()
 
 
 def test_a_job_that_cannot_be_restarted_says_so_in_its_log_and_its_failure():

@@ -10,7 +10,7 @@ from herringbone.backends.detached import base_config
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
 from herringbone.backends.slurm.script import minutes
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine
-from herringbone.controller.limits import TimeLimit, stops_idle
+from herringbone.controller.hosts import Site, stops_idle
 from herringbone.plan.budget import bill_text, budget_seconds, shown_dollars
 from herringbone.plan.options.typed import parse_options
 from herringbone.plan.plan import parse_plan
@@ -109,12 +109,11 @@ def test_the_budget_is_in_the_controllers_config(plan, tmp_path):
     assert config["max_run"] == 86_400
     assert config["budget"] == {
         "hourly_cost": 2.4,
-        "hosts": 2,
         "seconds": 7200,
         "text": "max_cost of $4.80 is spent ($2.40 an hour)",
     }
     # A price alone limits nothing.
-    assert TimeLimit(base_config(plan(dollars_per_hour=1.2), Home(tmp_path)), 0.0).option == "max_run"
+    assert Site().time_limit(base_config(plan(dollars_per_hour=1.2), Home(tmp_path)))[1] == "max_run"
     assert base_config(plan(), Home(tmp_path))["budget"] is None
     assert minutes(plan(dollars_per_hour=60.0, max_cost=2).time_limit) == 2
 
@@ -135,8 +134,10 @@ def config(**members):
     ],
 )
 def test_the_first_limit_counts(members, spent, limit):
-    found = TimeLimit(config(**members), spent)
-    assert (found.option, found.seconds, found.text) == limit
+    site = Site()
+    site.spent = spent
+    seconds, option, text = site.time_limit(config(**members))
+    assert (option, seconds, text) == limit
 
 
 @pytest.mark.parametrize(("faults", "stops"), [({}, True), ({"idle": "report"}, False), ({"idle": "stop"}, True)])

@@ -15,7 +15,7 @@ def written(path, *states):
     ("states", "now", "held"),
     [
         ((("Starting", 0.0), ("Training", 10.0), ("Stopping", 50.0), ("Stopped", 60.0)), None, 50.0),
-        ((("Training", 10.0), ("Uploading", 50.0), ("Completed", 60.0)), 99.0, 50.0),
+        ((("Training", 10.0), ("Uploading", 50.0), ("Completed", 9_060.0)), 9_999.0, 40.0),
         # The time between two attempts is nobody's; a day in Slurm's queue costs nothing.
         ((("Training", 10.0), ("Restarting", 50.0), ("Training", 9_000.0), ("Failed", 9_010.0)), None, 50.0),
         # A job that runs, and one of which nobody knows.

@@ -57,6 +57,8 @@ def test_a_webhook_gets_a_signed_object_that_chat_services_show(monkeypatch):
         "text": TEXT,
         "time": "1970-01-01T00:00:09+00:00",
         "backend": "local",
+        "instance_type": "",
+        "instance_count": "",
     }
     assert (headers["Content-Type"], headers["Herringbone-Id"]) == ("application/json", "digits/5/end")
     moment, _, signature = headers["Herringbone-Signature"].partition(",v1=")
@@ -74,7 +76,7 @@ def test_an_unsigned_webhook_has_no_signature():
 def test_an_address_in_a_variable_is_in_no_message(monkeypatch):
     with served(Hook(0, 404, text="no hook at /hook/T00")) as hook:
         monkeypatch.setenv("HOOK", hook.address)
-        assert refusal(Notify(webhook="env:HOOK")) == "webhook env:HOOK: it answers 404 Not Found: no hook at ******"
+        assert refusal(Notify(webhook="env:HOOK")) == "webhook env:HOOK: it answers 404 Not Found"
     monkeypatch.setenv("HOOK", "http://ci.example.com/T00")
     assert "T00" not in refusal(Notify(webhook="env:HOOK"))
     monkeypatch.delenv("HOOK")
@@ -118,15 +120,13 @@ def test_a_command_gets_the_facts_in_its_environment_and_at_its_standard_input(t
 
 
 def test_a_command_that_fails_or_reads_nothing(tmp_path):
-    assert refusal(Notify(command=("sh", "-c", "exec <&-; echo one; echo two >&2; exit 3"))) == (
-        "command sh: exit code 3: two"
-    )
+    assert refusal(Notify(command=("sh", "-c", "exec <&-; echo one; exit 3"))) == "command sh: exit code 3"
     assert "No such file" in refusal(Notify(command=("/no/such/program",)))
 
 
 def test_a_command_that_does_not_end_is_killed_with_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr(notifier, "_CALL_SECONDS", 0.3)
-    command = ("sh", "-c", "sleep 987 & echo $! > child; yes")
+    command = ("sh", "-c", "sleep 987 & echo $! > child; sleep 986")
     assert (
         refusal(Notify(command=command), folder=tmp_path) == "command sh: it did not end within 0.3 s, and was killed"
     )
@@ -177,7 +177,7 @@ def test_mail_goes_over_starttls_with_a_login_from_a_file(certificate, monkeypat
         assert (smtp.logins, smtp.encrypted) == ([["me@example.com", "right"]], [True])
         mail = email.message_from_bytes(smtp.mail[0], policy=email.policy.default)
         (tmp_path / "password").write_text("wrong")
-        assert "answers 535" in refusal(Notify(**to, password=f"file:{tmp_path}/password"))
+        assert "535" in refusal(Notify(**to, password=f"file:{tmp_path}/password"))
     assert (mail["To"], mail["From"]) == ("a@example.com, b@example.com", "me@example.com")
     assert mail["Subject"] == TEXT[:150]
     assert "herringbone logs digits" in mail.get_content()
@@ -211,12 +211,12 @@ def test_no_text_of_a_script_becomes_a_header(text):
     message = message_of(NOTICE._replace(text=text), FACTS)
     mail = mail_of(Notify(mail="a@example.com", server="h"), message)
     assert mail["Bcc"] is None
-    assert len(message.text) <= 2000
+    assert len(message["text"]) <= 2000
     assert email.message_from_bytes(mail.as_bytes()).keys() == mail.keys()
 
 
 def test_no_secret_of_a_failure_is_sent():
-    text = message_of(NOTICE._replace(text="failed: postgres://me:hunter2@db --api-key hunter2"), FACTS).text
+    text = message_of(NOTICE._replace(text="failed: postgres://me:hunter2@db --api-key hunter2"), FACTS)["text"]
     assert "hunter2" not in text
 
 

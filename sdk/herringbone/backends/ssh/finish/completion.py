@@ -25,10 +25,8 @@ from herringbone.controller.attempt_end import EndedHosts, end_attempt, last_col
 from herringbone.controller.attempts import read_log
 from herringbone.controller.log_files import say
 from herringbone.controller.retry import policies_of
-from herringbone.plan.budget import bill_text
 from herringbone.records.home import JobFolder
 from herringbone.records.index import STOPPING, UPLOADING, JobIndex, JobRecord
-from herringbone.records.job_events import JobEvents, held_seconds
 from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
@@ -91,6 +89,7 @@ class MachineHosts(EndedHosts):
         self.job, self.compress = record.name, not plan.options.disable_output_compression
         self.retries, self.policies = plan.options.max_retry_attempts or 0, policies_of(plan.options)
         self.earlier, self.machines = attempt.failed, attempt.machine_names
+        self.hourly_cost, self.events = plan.hourly_cost, self._folder.job_events
 
     def end(self) -> None:
         """End the attempt, unless another process has done it.
@@ -183,13 +182,6 @@ class MachineHosts(EndedHosts):
             message=f"the results could not be fetched: {error}; nothing is lost: they are in {folders}, and "
             f"`herringbone repack {self.job}` fetches and packs them",
         )
-
-    def tell_bill(self) -> None:
-        if self._plan.hourly_cost is not None:
-            seconds = held_seconds(self._folder.job_events, self._ended)
-            text = bill_text(self._plan.hourly_cost, len(self._plan.hosts), seconds)
-            self.say(f"bill: {text}")
-            JobEvents(self._folder.job_events).bill(text)
 
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         # Last: from now on other processes read the results.
