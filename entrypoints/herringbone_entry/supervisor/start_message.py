@@ -79,13 +79,11 @@ def start_message(
     if placement.world_size > 1:
         # torch then records the last collective operations, for a few microseconds each.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
-    if every := host.steering.get(Key.CHECK_REPLICAS_EVERY):
-        environment[HostVariable.CHECK_REPLICAS] = str(every)
     if interface is not None:
         # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
         environment |= {name: interface for name in names if name not in inherited}
-    environment |= _child_environment(prepared, host, rendezvous.names)
+    environment |= _child_environment(prepared, host, rendezvous.names) | _replicas_environment(host)
     return {
         "environment": environment,
         "code": str(host.paths.code),
@@ -106,6 +104,11 @@ def _child_environment(prepared: Prepared, host: Host, names: Mapping[str, str])
     shims = (*prepared.shims, host_names.CHILD_PYTHON) if names else prepared.shims
     environment = python_environment(host.base_environment, code=str(host.paths.code), shims=shims)
     return {**environment, RankVariable.HOST_NAMES: json.dumps(names, separators=(",", ":"))} if names else environment
+
+
+def _replicas_environment(host: Host) -> dict[str, str]:
+    every = host.steering.get(Key.CHECK_REPLICAS_EVERY)
+    return {HostVariable.CHECK_REPLICAS: str(every)} if every else {}
 
 
 def _hugging_face_environment(
