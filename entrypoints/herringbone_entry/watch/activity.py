@@ -27,7 +27,7 @@ _MESSAGE_BYTES, _INODE_AT, _ACKED_AT = 72, 68, 120
 
 
 class Work(NamedTuple):
-    """What the processes of a rank have done since they started: CPU seconds, and bytes read, written and received.
+    """The work of a rank's processes since they started: CPU seconds, and bytes read, written and received.
 
     `starved` is how many seconds their threads could have run and did not, because others had the CPUs.
     """

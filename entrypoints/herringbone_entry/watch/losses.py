@@ -16,7 +16,7 @@ _OTHERS = {"eval", "val", "valid", "validation", "test"}
 
 
 class LossFault(NamedTuple):
-    """What is wrong with a loss: `fault` is "nan_loss" or "loss_spike", `usual` the median before it."""
+    """A loss that is wrong: `fault` is "nan_loss" or "loss_spike", `usual` the median before it."""
 
     fault: str
     rank: int | None

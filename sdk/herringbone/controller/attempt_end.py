@@ -24,8 +24,8 @@ from herringbone.plan.budget import bill_text
 from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
 from herringbone.records.job_events import JobEvents, held_seconds
 from herringbone_contract.errors import HerringboneError
+from herringbone_contract.events.policies import DRAIN
 from herringbone_contract.paths import Paths
-from herringbone_contract.policies import DRAIN
 
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases

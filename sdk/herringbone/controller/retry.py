@@ -18,7 +18,7 @@ from herringbone.controller.attempts import Saved
 from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
 from herringbone_contract.errors import LaunchError
-from herringbone_contract.policies import EXCLUDE_HOST, RESTART, answer
+from herringbone_contract.events.policies import EXCLUDE_HOST, RESTART, answer
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import Options
@@ -47,7 +47,7 @@ _SHOWN_CHARS = 200
 
 
 class Policies(NamedTuple):
-    """What the user wants to follow a fault: `logs` maps a pattern in a log to an action, `faults` a kind to an answer.
+    """The user's wishes about faults: `logs` maps a pattern in a log to an action, `faults` a kind to an answer.
 
     The first one decides that applies: the user's own patterns in their order, the fault for which a watcher ended the
     attempt, the patterns of LOG_FAULTS, a lost host.

@@ -29,10 +29,10 @@ from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
 from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
 from herringbone_contract.events.drain import described
+from herringbone_contract.events.policies import FAULTS
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters
-from herringbone_contract.policies import FAULTS
 from herringbone_contract.prediction.answer import Answer
 from herringbone_contract.resources import host_names
 
