@@ -42,7 +42,7 @@ class Failure(NamedTuple):
     `exit_code` follows the shell: 1-125 is the program's own, 128 + n means signal n. It is 0 when no program ended,
     for example because a service has no hosts to give. `exception` is the class name, `message` its text; both are
     empty when the process died without an exception. `frames` are the user's own, outermost first. `log_tail` are the
-    rank's last lines. `fault` is the kind of fault that a watcher ended the job for (`events.policies`), "" for any other end.
+    rank's last lines. `fault` is the kind of fault (`events.policies`) for which a watcher ended the job, or "".
     """
 
     host: str | None = None
