@@ -57,7 +57,7 @@ class Key:
     LOSS_SPIKE_FACTOR = "sagemaker_loss_spike_factor"
     CHECK_REPLICAS_EVERY = "sagemaker_check_replicas_every"
     IDLE_TIMEOUT = "sagemaker_idle_timeout"
-    # Our own addition: kind of fault -> answer, see `events.policies`. Left out, the defaults hold.
+    # Our own addition: kind of fault -> answer, see `faults.policies`. Left out, the defaults hold.
     FAULT_POLICIES = "sagemaker_fault_policies"
     # Our own addition: the notice that the platform takes a host away, see `events.drain`; a text, or a list as JSON.
     DRAIN_NOTICE = "sagemaker_drain_notice"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from herringbone_contract.events.policies import FAULTS
+from herringbone_contract.faults.policies import FAULTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "do" / "resume.md"
 

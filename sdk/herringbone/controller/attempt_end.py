@@ -24,7 +24,7 @@ from herringbone.plan.budget import bill_text
 from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
 from herringbone.records.job_events import JobEvents, held_seconds
 from herringbone_contract.errors import HerringboneError
-from herringbone_contract.events.policies import DRAIN
+from herringbone_contract.faults.policies import DRAIN
 from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ class Site:
 
 def stops_idle(config: ControllerConfig) -> bool:
     """Report whether the job is stopped when none of its devices is used, and not only reported."""
-    from herringbone_contract.events.policies import STOP, answer
+    from herringbone_contract.faults.policies import STOP, answer
 
     return answer("idle", config["policies"]["faults"]) == STOP
 

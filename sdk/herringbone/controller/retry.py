@@ -18,7 +18,7 @@ from herringbone.controller.attempts import Saved
 from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
 from herringbone_contract.errors import LaunchError
-from herringbone_contract.events.policies import EXCLUDE_HOST, RESTART, answer
+from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART, answer
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import Options

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from herringbone.records.index import COMPLETED, FAILED, LIMITS, STOPPED
-from herringbone_contract.events.policies import DRAIN
 from herringbone_contract.failure import Failure
+from herringbone_contract.faults.policies import DRAIN
 
 # The supervisors' exit code after a stop.
 _STOPPED_CODE = 143

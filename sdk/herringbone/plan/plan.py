@@ -29,7 +29,7 @@ from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
 from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
 from herringbone_contract.events.drain import described
-from herringbone_contract.events.policies import FAULTS
+from herringbone_contract.faults.policies import FAULTS
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters

@@ -31,7 +31,7 @@ from herringbone.records.home import JobFolder, find_home
 from herringbone.s3.pipes.records import parse_lines
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
-from herringbone_contract.events.policies import EXCLUDE_HOST, RESTART
+from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART
 from herringbone_contract.served import Library
 
 if TYPE_CHECKING:

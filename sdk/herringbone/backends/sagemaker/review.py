@@ -23,7 +23,7 @@ from herringbone.plan.request import JobRequest, groups_of
 from herringbone.records.home import find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
-from herringbone_contract.events.policies import EXCLUDE_HOST, FAULTS, RESTART
+from herringbone_contract.faults.policies import EXCLUDE_HOST, FAULTS, RESTART
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.served import Library
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from herringbone_contract.errors import OptionError
-from herringbone_contract.events.policies import FAULTS
+from herringbone_contract.faults.policies import FAULTS
 
 MAX_METRIC_DEFINITIONS = 40  # the service's limit
 
