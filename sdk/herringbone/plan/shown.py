@@ -58,13 +58,11 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
 def _limit_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     options, hourly = plan["options"], plan.get("hourly_cost")
     rows = [("limit", f"{options.get('max_run', DAY_SECONDS)} s")]
-    if "idle_timeout" in options:
-        rows.append(("idle limit", f"{options['idle_timeout']} s"))
+    rows += [("idle limit", f"{options['idle_timeout']} s")] if "idle_timeout" in options else []
     if hourly is not None:
-        rows.append(("price", f"{shown_dollars(hourly)} an hour"))
-    if hourly is not None and "max_cost" in options:
-        span = shown_span(budget_seconds(options["max_cost"], hourly))
-        rows.append(("budget", f"{shown_dollars(options['max_cost'])}, which pays for {span}"))
+        most = options.get("max_cost")
+        pays = "" if most is None else f"; {shown_dollars(most)} pay for {shown_span(budget_seconds(most, hourly))}"
+        rows.append(("price", f"{shown_dollars(hourly)} an hour{pays}"))
     return rows
 
 

@@ -19,17 +19,16 @@ def read_reference(where: str, text: str) -> str:
     Raises `OptionError`, which names the place and never the value, for one that is missing or empty.
     """
     kind, _, place = text.partition(":")
-    if kind == "env":
-        value, what = os.environ.get(place, ""), f"the variable {place} is not set in this process"
-    elif kind == "file":
-        try:
-            with Path(place).open("rb") as file:
-                value, what = file.read(_MAX_BYTES).decode().strip(), f"{place} is empty"
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            value, what = "", f"{place} cannot be read: {reason}"
-    else:
+    if kind not in ("env", "file"):
         return text
+    try:
+        value = os.environ.get(place, "")
+        if kind == "file":
+            with Path(place).open("rb") as file:
+                value = file.read(_MAX_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{where}: {place} cannot be read: {getattr(error, 'strerror', 'it is no text')}") from None
     if not value:
+        what = f"the variable {place} is not set in this process" if kind == "env" else f"{place} is empty"
         raise OptionError(f"{where}: {what}; the value itself is stored nowhere, so it has to be there")
     return value

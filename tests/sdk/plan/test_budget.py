@@ -40,7 +40,7 @@ def plan(script, home):
 def test_a_budget_is_a_limit_in_time(plan):
     made = plan(instance_count=2, dollars_per_hour=1.2, max_cost=4.8)
     assert (made.hourly_cost, made.budget, made.time_limit) == (2.4, 7200, 7200)
-    assert "budget:            $4.80, which pays for 2 h" in str(made)
+    assert "price:             $2.40 an hour; $4.80 pay for 2 h" in str(made)
     assert parse_plan(made.to_dict()).time_limit == 7200
     # A job that may run for less is stopped earlier.
     assert plan(dollars_per_hour=1.0, max_cost=100, max_run=60).time_limit == 60
