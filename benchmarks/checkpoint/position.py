@@ -37,9 +37,10 @@ class Index(Dataset[Any]):
 def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
     """Return the milliseconds that a step and a save take alone and what is added, with a 95 % bound.
 
-    A pair is the difference of two medians: of steps alone, and of steps whose place is counted, one by one in turn on
-    one processor, in time and in the processor's time. With `draws`, each step also draws from Python's and NumPy's
-    random numbers, whose states are read then.
+    Steps alone, and steps whose place is counted, come one by one in turn on one processor. A pair is the difference of
+    two medians, of the processor's time in the two places where anything is added: where a batch is taken, and behind
+    the optimizer. The forward and the backward between them, which empty the processor's caches, vary by more than is
+    added. With `draws`, each step also draws from Python's and NumPy's random numbers, whose states are read then.
     """
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -47,28 +48,37 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters())
     loaders = [DataLoader(Index(32 * steps, width), batch_size=32, shuffle=True) for _ in range(2)]
     training = Training(folder=folder, model=model, optimizer=optimizer, loader=loaders[1])
-    count = training._completed
+    count, spent = training._completed, [0.0]
+
+    def timed_part(call: Callable[..., Any]) -> Callable[..., Any]:
+        def part(*arguments: Any) -> Any:
+            begin = time.process_time()
+            result = call(*arguments)
+            spent[0] += (time.process_time() - begin) * 1e3
+            return result
+
+        return part
 
     def step(batches: Iterator[Any], is_counted: bool, draws: bool) -> tuple[float, float]:
-        training._completed = count if is_counted else lambda *_: None
-        begin, worked = time.perf_counter(), time.process_time()
-        batch = next(batches)
+        training._completed = timed_part(count if is_counted else lambda *_: None)
+        begin, spent[0] = time.process_time(), 0.0
+        batch = timed_part(next)(batches)
         if draws:
             random.uniform(0, np.random.rand())  # noqa: S311
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
-        return (time.perf_counter() - begin) * 1e3, (time.process_time() - worked) * 1e3
+        return (time.process_time() - begin) * 1e3, spent[0]
 
-    def pair(draws: bool) -> list[tuple[float, float]]:
-        """Return, of the time and of the processor's, the median without and what is added."""
+    def pair(draws: bool) -> tuple[float, float]:
+        """Return the median of a step alone, and what is added to one."""
         batches = [iter(loader) for loader in loaders]
         times: list[list[tuple[float, float]]] = [[], []]
         for number in range(steps):
             for kind in (number % 2, 1 - number % 2):
                 times[kind].append(step(batches[kind], bool(kind), draws))
-        without, counted = ([statistics.median(column) for column in zip(*one, strict=True)] for one in times)
-        return [(one, two - one) for one, two in zip(without, counted, strict=True)]
+        (without, own), (_, added) = ([statistics.median(column) for column in zip(*one, strict=True)] for one in times)
+        return without, added - own
 
     def save(call: Callable[[], Any]) -> float:
         return timed(call) * 1e3
@@ -81,15 +91,14 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, draws in (("step", False), ("step_draws", True)):
         pair(draws)
-        kinds = zip(*(pair(draws) for _ in range(PAIRS)), strict=True)
-        for kind, pairs in zip(("", "_processor"), kinds, strict=True):
-            without = statistics.median(one for one, _ in pairs)
-            added = bound([two for _, two in pairs])
-            results |= {
-                f"{name}{kind}_ms": round(without, 3),
-                f"{name}{kind}_added_ms": added,
-                f"{name}{kind}_added_share": round(added["most"] / without, 5),
-            }
+        pairs = [pair(draws) for _ in range(PAIRS)]
+        without = statistics.median(one for one, _ in pairs)
+        added = bound([two for _, two in pairs])
+        results |= {
+            f"{name}_ms": round(without, 3),
+            f"{name}_added_ms": added,
+            f"{name}_added_share": round(added["most"] / without, 5),
+        }
     save(bare), save(training.save)
     saves, on_top = in_pairs(lambda: save(bare), lambda: save(lambda: training.save("full")))
     return {**results, "save_ms": round(saves, 2), "save_added_ms": bound(on_top)}

@@ -45,7 +45,7 @@ def main() -> None:
                     result = ranks.run(size, function, folder, width, layers, arguments.rounds)
                 results[f"{part} {shape}"] = result
                 ranks.say(json.dumps(result))
-        for part, measure in (("cost", lambda folder: cost(folder, 512, 8, 12)), ("epoch", lambda f: epoch(f, 10**7))):
+        for part, measure in (("cost", lambda folder: cost(folder, 512, 4, 6)), ("epoch", lambda f: epoch(f, 10**7))):
             if part in arguments.parts:
                 ranks.say(part)
                 results[part] = measure(str(Path(top, part)))
