@@ -34,7 +34,7 @@ SPIN = [sys.executable, "-c", "while True: pass"]
 @contextlib.contextmanager
 def running(*commands: list[str]) -> Iterator[None]:
     """Run processes meanwhile."""
-    processes = [subprocess.Popen(command) for command in commands]
+    processes = [subprocess.Popen(command, start_new_session=True) for command in commands]
     try:
         yield
     finally:
@@ -64,11 +64,12 @@ def surroundings(plant: str, data: Path) -> Iterator[str]:
     made: Any = contextlib.nullcontext("")
     if plant == "busy":
         last = str(sorted(os.sched_getaffinity(0))[1])
-        made = running(*[["taskset", "-c", last, *SPIN]] * 2)
+        # Many: other processes of the machine leave this core for that of the other rank.
+        made = running(*[["taskset", "-c", last, *SPIN]] * 8)
     elif plant == "limit":
-        made = group("cpu", "cpu.cfs_quota_us", "25000")
+        made = group("cpu", "cpu.cfs_quota_us", "5000")
     elif plant == "disk":
-        rate = f"{os.major(device)}:{os.minor(device)} {8 << 20}"
+        rate = f"{os.major(device)}:{os.minor(device)} {2 << 20}"
         made = group("blkio", "blkio.throttle.read_bps_device", rate)
     with made as groups:
         yield groups or ""

@@ -28,9 +28,9 @@ def batch():
     if planted() and not entered:
         entered = True
         enter()
-    work(WORK * 3 if PLANT == "work" and planted() else WORK)
+    work(WORK * 6 if PLANT == "work" and planted() else WORK)
     if PLANT in ("sleep", "seldom") and planted():
-        time.sleep(0.1)
+        time.sleep(0.3)
     if PLANT == "disk":
         file = os.open(os.environ["DATA"], os.O_RDONLY | os.O_DIRECT)
         os.readv(file, [buffer])

@@ -20,17 +20,17 @@ from herringbone_entry.watch.stragglers import Straggler, Stragglers
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Order
 
-# The least time between two looks; the share of a rank's time that they may take; the longest time, in a job that
-# records nothing, too.
-_LEAST_SECONDS, _SHARE, _MOST_SECONDS = 5.0, 0.001, 120.0
+# The least and the longest time between two looks, and the parts of a rank's and of this host's time that they take.
+_LEAST_SECONDS, _MOST_SECONDS, _SHARE, _OWN_SHARE = 5.0, 120.0, 0.001, 0.01
 # Of several round trips the shortest tells most about a host's clock.
 _TRIPS, _TRIP_SECONDS = 4, 0.05
 # Until all answers of a look have come.
 _PATIENCE_SECONDS = 3.0
 # A rank's steps in a look: fewer of many ranks, since one thread compares them.
 _MAX_STEPS, _LEAST_STEPS, _MAX_OF_JOB = 40, 5, 4_000
-# On a busy machine any rank may be slow for a moment.
-_SLOW_SECONDS = 10.0
+# On a busy machine any rank may be slow for a moment. And a rank that is always slow is not in the steps in which
+# another one evaluates or saves.
+_SLOW_SECONDS, _SLOW_SHARE = 10.0, 0.85
 # By so much per second clocks differ that nobody has set meanwhile.
 _DRIFT = 2e-4
 
@@ -60,7 +60,7 @@ class StragglerWatch:
         self._order, self._later, self._clock, self._on_fault = order, later, clock, on_fault
         named = set[int]()
         self._by_steps = Stragglers(len(rank_hosts), named)
-        self._by_entries = Stragglers(len(rank_hosts), named, _SLOW_SECONDS)
+        self._by_entries = Stragglers(len(rank_hosts), named, least=_SLOW_SECONDS, share=_SLOW_SHARE)
         # When each order `clock` of this look was sent, the shortest round trip to each host, and those of the look
         # before.
         self._sent: dict[int, float] = {}
@@ -85,7 +85,7 @@ class StragglerWatch:
             self._name(straggler)
 
     def _look(self) -> None:
-        """Look at all ranks, and again after a while."""
+        """Look at all ranks."""
         self._sent, self._before, self._trips, self._records = {}, self._trips, {}, {}
         for trip in range(_TRIPS):
             self._later(trip * _TRIP_SECONDS, self._ask)
@@ -114,12 +114,17 @@ class StragglerWatch:
                 self._records[event["rank"]] = event["record"]
 
     def _judge(self) -> None:
-        """Compare the ranks if all of them have answered that ever did."""
-        cost = max((float(record["cost"]) for record in self._records.values()), default=0.0)
-        # Where nothing is recorded, looks become rare.
-        pause = max(_LEAST_SECONDS, cost / _SHARE) if self._records else 2 * self._pause
+        """Compare the ranks, and look again after a while."""
+        began = self._clock()
+        self._compare()
+        costs = [float(record["cost"]) for record in self._records.values()]
+        # A look holds ranks up, and the comparison this host.
+        pause = max(_LEAST_SECONDS, max(costs, default=0.0) / _SHARE, (self._clock() - began) / _OWN_SHARE)
         self._pause = min(_MOST_SECONDS, pause)
         self._later(self._pause, self._look)
+
+    def _compare(self) -> None:
+        """Compare the ranks if all of them have answered that ever did."""
         hosts = {self._rank_hosts[rank] for rank in self._records}
         self._recording |= self._records.keys()
         if self._recording != self._records.keys() or not all(map(self._is_steady, hosts)):

@@ -40,7 +40,8 @@ def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
         return f"it reads {facts['swapped']:.0f} pages a second back from swap"
     if more("disk") > _DISK_SHARE:
         return f"it waits for a disk, {share('disk')}"
-    if more("cores") > _SHARE:
+    # A rank that computes more waits for cores more often, too: in as large a part of the time in which it could run.
+    if more("cores") > _SHARE and _contention(facts) - median([_contention(other) for other in others]) > _SHARE:
         return f"other processes use its cores, {share('cores')}"
     if facts.get("slowed") and sum(bool(other.get("slowed")) for other in others) * 2 < len(others):
         return f"its GPU has lowered its clock because of {facts['slowed']}"
@@ -50,3 +51,9 @@ def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     if facts.get("cpu", 1.0) < 1 - _SHARE:
         return "it waits and uses no CPU meanwhile: a sleep, a lock, the network"
     return ""
+
+
+def _contention(facts: Mapping[str, Any]) -> float:
+    """Return the part of the time in which a rank could run and others had the cores."""
+    waits = float(facts.get("cores", 0.0))
+    return waits / max(waits + float(facts.get("cpu", 0.0)), 0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -33,18 +34,19 @@ class Stragglers:
     >>> [straggler.rank for found in times for straggler in found]
     [2]
 
-    A rank straggles when its step took longer than RATIO times the median of all ranks, STEPS steps in a row, and for
-    `least` seconds. Steps are compared by their number, so a rank's report may come later than the others'. Ranks in
-    `named` have been named already.
+    A rank straggles when its step took longer than RATIO times the median of all ranks in at least the part `share` of
+    the last steps: of STEPS, or of more that took `least` seconds. Steps are compared by their number, so a rank's
+    report may come later than the others'. Ranks in `named` have been named already.
     """
 
-    def __init__(self, world_size: int, named: set[int] | None = None, least: float = 0.0) -> None:
+    def __init__(
+        self, world_size: int, named: set[int] | None = None, *, least: float = 0.0, share: float = 1.0
+    ) -> None:
         self._waiting: dict[int, list[float]] = {rank: [] for rank in range(world_size)}
-        # The last slow steps in a row of each rank: its own times, and the medians; and the end of the first of them.
-        self._slow: dict[int, list[tuple[float, float]]] = {rank: [] for rank in range(world_size)}
-        self._since: dict[int, float] = {}
+        # Of the last steps: the times of all ranks, their median, and when the step ended.
+        self._last: deque[tuple[Mapping[int, float], float, float]] = deque()
         self._named = set[int]() if named is None else named
-        self._least = least
+        self._least, self._share = least, share
 
     def take(self, times: Mapping[int, Sequence[float]]) -> list[Straggler]:
         """Take the times in seconds of each rank's next steps; return the ranks that are found to straggle now."""
@@ -59,25 +61,24 @@ class Stragglers:
 
     def judge(self, step: Mapping[int, float], end: float = 0.0) -> list[Straggler]:
         """Take the own time of each rank in one step that ended at `end`."""
-        middle = median(list(step.values()))
+        last = self._last
+        last.append((step, median(list(step.values())), end))
+        while len(last) > STEPS and end - last[1][2] >= self._least:
+            last.popleft()
+        if len(last) < STEPS or end - last[0][2] < self._least:
+            return []
         found = []
-        for rank, seconds in step.items():
-            slow = self._slow[rank]
-            if not seconds > RATIO * middle:
-                slow.clear()
-                continue
-            if not slow:
-                self._since[rank] = end
-            slow.append((seconds, middle))
-            del slow[:-STEPS]
-            if len(slow) == STEPS and end - self._since[rank] >= self._least and rank not in self._named:
+        for rank in step.keys() - self._named:
+            owns = [own.get(rank, 0.0) for own, _, _ in last]
+            usual = [middle for _, middle, _ in last]
+            num_slow = sum(own > RATIO * middle for own, middle in zip(owns, usual, strict=True))
+            if num_slow >= self._share * len(last):
                 self._named.add(rank)
-                seconds, middle = median([own for own, _ in slow]), median([each for _, each in slow])
-                found.append(Straggler(rank, seconds, middle, STEPS))
+                found.append(Straggler(rank, median(owns), median(usual), len(last)))
         return found
 
 
-def median(values: list[float]) -> float:
+def median(values: Sequence[float]) -> float:
     """Return the median.
 
     >>> median([3.0, 1.0, 2.0]), median([1.0, 2.0])

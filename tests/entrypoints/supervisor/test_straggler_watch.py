@@ -119,13 +119,12 @@ def test_a_clock_that_somebody_sets_names_nobody():
     assert job.orders == []
 
 
-def test_looks_cost_a_thousandth_of_the_time_and_become_rare_where_nothing_is_recorded():
+def test_looks_cost_a_thousandth_of_the_time():
     job = Job()
     assert job.look(0.0, 0.0, 0.0, cost=0.001) == 5.0
     assert job.look(0.0, 0.0, 0.0, cost=0.05) == pytest.approx(50.0)
     assert job.look(0.0, 0.0, 0.0, cost=9.0) == 120.0
-    job = Job()
-    assert [job.look(0.0, 0.0, 0.0, missing={0, 1, 2}) for _ in range(6)] == [10.0, 20.0, 40.0, 80.0, 120.0, 120.0]
+    assert job.look(0.0, 0.0, 0.0, missing={0, 1, 2}) == 5.0
 
 
 def test_a_lone_rank_is_not_looked_at():
@@ -137,4 +136,4 @@ def test_answers_of_strangers_and_to_other_looks_are_ignored():
     record = {"origin": 0.0, "number": 0, "ends": [0], "entered": {}, "cost": 0.0}
     job.watch.times("algo-1", {"id": 99, "rank": 0, "record": record, "facts": {}})
     job.watch.clock("algo-1", {"id": 99, "wall": 5.0})
-    assert job.look(0.0, 0.0, 0.0, missing={0, 1, 2}) == 10.0
+    assert job.look(0.0, 0.0, 0.0, missing={0, 1, 2}) == 5.0

@@ -50,6 +50,29 @@ def test_a_step_at_the_usual_speed_begins_the_count_anew():
     assert feed(stragglers, *slow, (1.0, 1.0, 1.2), *slow) == []
 
 
+def judged(*steps, seconds=1.0):
+    """The ranks named in steps that end after so many seconds each, of those that are slow in 85 % of 10 seconds."""
+    stragglers = Stragglers(3, least=10.0, share=0.85)
+    found = [stragglers.judge(dict(enumerate(step)), end * seconds) for end, step in enumerate(steps)]
+    return [(straggler.rank, straggler.steps) for each in found for straggler in each]
+
+
+def test_a_rank_that_is_always_slow_is_named_although_another_one_saves_every_tenth_step():
+    slow, saves = (1.0, 1.5, 1.0), (5.0, 1.5, 1.0)
+    assert judged(*[*[slow] * 9, saves] * 3) == [(1, 20)]
+    assert judged(*[*[(1.0, 1.0, 1.0)] * 9, saves] * 9) == []
+
+
+def test_short_steps_are_slow_for_some_seconds_before_the_rank_is_named():
+    assert judged(*[(1.0, 1.5, 1.0)] * 100, seconds=0.1) == []
+    assert judged(*[(1.0, 1.5, 1.0)] * 101, seconds=0.1) == [(1, 101)]
+
+
+def test_a_rank_is_named_once_whoever_sees_it():
+    named = {1}
+    assert Stragglers(3, named).take({0: [1.0] * 20, 1: [2.0] * 20, 2: [1.0] * 20}) == []
+
+
 def test_steps_are_compared_by_their_number_however_late_a_report_is():
     stragglers = Stragglers(3)
     assert stragglers.take({0: [1.0] * 20, 1: [1.0] * 20}) == []

@@ -136,7 +136,7 @@ def test_sparklines_of_hostile_values():
 def test_details():
     more = [
         {"kind": "sample", "t": 12.0, "host": "algo-10", "cpu": 1.0, "memory": 5.0, "ranks": {"1": {"cpu": 0.5}}},
-        {"kind": "straggler", "t": 13.0, "rank": 1, "host": "algo-2", "seconds": 0.5, "median": 0.25, "steps": 20},
+        {"kind": "straggler", "t": 13.0, "rank": 1, "host": "algo-2", "seconds": 0.5, "median": 0.25, "why": "it swaps"},
         {"kind": "restart", "t": 12.0, "attempt": 2, "why": "the machine was lost"},
     ]
     detail = detail_of(row(), JobView().take_all(EVENTS + more), ["[algo-1:0] hello"] * 500)
@@ -146,7 +146,7 @@ def test_details():
     assert detail.ranks[1:] == (("0", "120", "0.25 s", "-", "-", ""), ("1", "", "", "0.5", "-", ""))
     assert [note.split("  ")[1] for note in detail.notes] == [
         "restart: attempt 2: the machine was lost",
-        "straggler: rank 1 on algo-2 takes 0.5 s a step, the others 0.25 s: 2.0 times as long",
+        "straggler: rank 1 on algo-2 takes 0.5 s a step, the others 0.25 s: 2.0 times as long: it swaps",
     ]
     assert len(detail.lines) == 200
 
