@@ -26,7 +26,7 @@ from herringbone import Estimator
 from tests.campaigns.straggling import CAUSES, PLANT, PLANTED, SCRIPTS
 
 LINE = re.compile(r"straggler: rank (\d+) \((\S+)\) needs \S+ s for a step, (\S+) times [^:]*(?:: (.*))?")
-NAMED_SECONDS = 90.0
+NAMED_SECONDS = 120.0
 CGROUPS = Path("/sys/fs/cgroup")
 SPIN = [sys.executable, "-c", "while True: pass"]
 
@@ -136,10 +136,10 @@ def watch(job: Any, flag: Path, plant: str, healthy_seconds: float) -> dict[str,
 def main() -> int:
     """Run all; return 0 if nothing was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="one planted straggler, and one innocent")
+    parser.add_argument("--short", action="store_true", help="one innocent that then straggles")
     parser.add_argument("--healthy", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--only", default="", help="a part of SCRIPT-PLANT")
+    parser.add_argument("--only", default="", help="a part of SCRIPT-PLANT, or of SCRIPT-healthy")
     arguments = parser.parse_args()
     results = []
 
@@ -147,7 +147,7 @@ def main() -> int:
         results.append(result)
         print(json.dumps(result), flush=True)
 
-    for script, plant in PLANTED[:1] if arguments.short else PLANTED:
+    for script, plant in () if arguments.short else PLANTED:
         if arguments.only in f"{script}-{plant}":
             note(run(script, plant))
     for script in ("ddp",) if arguments.short else SCRIPTS:

@@ -93,11 +93,14 @@ from plant import batch, seldom
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 class Rows(torch.utils.data.Dataset):
+    read = 0
+
     def __len__(self):
         return 1_000_000
 
     def __getitem__(self, number):
-        if number % 4 == 0:
+        self.read += 1
+        if self.read % 4 == 0:
             batch()
         return {"input_ids": torch.full((8,), number % 32), "labels": torch.full((8,), number % 32)}
 

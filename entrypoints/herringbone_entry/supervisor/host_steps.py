@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 2.0
 # Between two messages: one link's buffer must not fill up, which would look like a lost host.
 _PAUSE_SECONDS = 0.01
 # What the newest samples of a host say about its ranks.
-_SAMPLES = 15
+_SAMPLES = 10
 _FACTS = ("cpu", "throttled", "swapped", "disk", "cores")
 
 

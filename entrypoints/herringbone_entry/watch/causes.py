@@ -45,15 +45,19 @@ def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
         return f"other processes use its cores, {share('cores')}"
     if facts.get("slowed") and sum(bool(other.get("slowed")) for other in others) * 2 < len(others):
         return f"its GPU has lowered its clock because of {facts['slowed']}"
-    if more("cpu") > _CORES:
-        usual = facts["cpu"] - more("cpu")
-        return f"it computes more: {facts['cpu']:.2f} cores, the others {usual:.2f}"
-    if facts.get("cpu", 1.0) < 1 - _SHARE:
+    usual = median([_wanted(other) for other in others])
+    if _wanted(facts) - usual > _CORES:
+        return f"it computes more: it could use {_wanted(facts):.2f} cores, the others {usual:.2f}"
+    if _wanted(facts) < 1 - _SHARE:
         return "it waits and uses no CPU meanwhile: a sleep, a lock, the network"
     return ""
 
 
+def _wanted(facts: Mapping[str, Any]) -> float:
+    """Return the cores that a rank used, or would have used if they had been free."""
+    return float(facts.get("cpu", 0.0)) + float(facts.get("cores", 0.0))
+
+
 def _contention(facts: Mapping[str, Any]) -> float:
     """Return the part of the time in which a rank could run and others had the cores."""
-    waits = float(facts.get("cores", 0.0))
-    return waits / max(waits + float(facts.get("cpu", 0.0)), 0.01)
+    return float(facts.get("cores", 0.0)) / max(_wanted(facts), 0.01)

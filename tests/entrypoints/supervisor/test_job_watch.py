@@ -212,7 +212,7 @@ def test_a_straggler_is_named_with_its_host():
     job.watch.receive("algo-1", {"kind": "steps", "seconds": {"0": [0.4] * 20, "2": [0.4] * 20}, "facts": facts})
     assert job.lines == [
         "straggler: rank 1 (algo-2) needs 0.5 s for a step, 1.25 times the median of all ranks, 0.4 s, over 20 steps: "
-        "it computes more: 0.90 cores, the others 0.50"
+        "it computes more: it could use 0.90 cores, the others 0.50"
     ]
     [event] = job.events
     assert (event["kind"], event["rank"], event["steps"]) == ("straggler", 1, 20)

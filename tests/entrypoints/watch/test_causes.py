@@ -16,7 +16,9 @@ USUAL = {"cpu": 0.5, "throttled": 0.0, "swapped": 0.0, "disk": 0.05, "cores": 0.
         ({"disk": 0.45}, "it waits for a disk, in 45 % of the time"),
         ({"cores": 0.5}, "other processes use its cores, in 50 % of the time"),
         ({"slowed": "heat", "cpu": 0.9}, "its GPU has lowered its clock because of heat"),
-        ({"cpu": 0.9}, "it computes more: 0.90 cores, the others 0.50"),
+        ({"cpu": 0.9}, "it computes more: it could use 1.00 cores, the others 0.60"),
+        # On a busy machine it waits for cores more often, as whoever computes does.
+        ({"cpu": 0.8, "cores": 0.2}, "it computes more: it could use 1.00 cores, the others 0.60"),
         ({"cpu": 0.4}, "it waits and uses no CPU meanwhile: a sleep, a lock, the network"),
         # All of its time is computing, as in the others that wait busily.
         ({"cpu": 1.0}, ""),

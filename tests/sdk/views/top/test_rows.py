@@ -136,7 +136,15 @@ def test_sparklines_of_hostile_values():
 def test_details():
     more = [
         {"kind": "sample", "t": 12.0, "host": "algo-10", "cpu": 1.0, "memory": 5.0, "ranks": {"1": {"cpu": 0.5}}},
-        {"kind": "straggler", "t": 13.0, "rank": 1, "host": "algo-2", "seconds": 0.5, "median": 0.25, "why": "it swaps"},
+        {
+            "kind": "straggler",
+            "t": 13.0,
+            "rank": 1,
+            "host": "algo-2",
+            "seconds": 0.5,
+            "median": 0.25,
+            "why": "it swaps",
+        },
         {"kind": "restart", "t": 12.0, "attempt": 2, "why": "the machine was lost"},
     ]
     detail = detail_of(row(), JobView().take_all(EVENTS + more), ["[algo-1:0] hello"] * 500)
