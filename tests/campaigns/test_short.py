@@ -21,6 +21,13 @@ def test_a_broken_job_ends_in_a_true_state_names_the_culprit_and_leaves_nothing(
 
 
 @pytest.mark.timeout(240)
+def test_a_rank_that_saves_at_times_is_not_named_and_one_that_sleeps_in_each_step_is():
+    command = [sys.executable, "-m", "tests.campaigns.stragglers", "--short", "--seconds=12"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER.parents[1])
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.timeout(240)
 def test_a_search_whose_searcher_is_killed_has_the_result_of_an_undisturbed_one():
     command = [sys.executable, FOLDER / "tuner_kills.py", "--short"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -149,7 +149,7 @@ class StragglerWatch:
     def _name(self, straggler: Straggler) -> None:
         rank, host = straggler.rank, self._rank_hosts[straggler.rank]
         others = [facts for other, facts in self._facts.items() if other != rank and facts]
-        why = causes.cause(self._facts.get(rank, {}), others)
+        why = causes.cause(self._facts.get(rank, {}), others, 1 - 1 / straggler.ratio)
         text = (
             f"straggler: rank {rank} ({host}) needs {straggler.seconds:.3g} s for a step, "
             f"{straggler.ratio:.2f} times the median of all ranks, {straggler.median:.3g} s, over "

@@ -13,19 +13,21 @@ _TRACE = 0.01
 # Readings meet a wait for a disk by chance.
 _DISK_SHARE = 0.2
 _SWAPPED_PAGES = 20.0
-_CORES = 0.15
 
 
-def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]], excess: float) -> str:
     """Return the reason of a slow rank in words, "" where nothing tells; `others` are the facts of the other ranks.
 
-    >>> cause({"cpu": 0.3, "throttled": 0.6}, [{"cpu": 0.5}, {"cpu": 0.5}])
+    `excess` is the part of the rank's time that it needs more than the others: a wait explains it, or half of it.
+
+    >>> cause({"cpu": 0.3, "throttled": 0.6}, [{"cpu": 0.5}, {"cpu": 0.5}], excess=0.4)
     'its control group limits its CPU time, in 60 % of the time'
 
     Facts are the means of `ranks` in samples (`events.format`), and `slowed` of its GPU.
     """
     if not facts or not others:
         return ""
+    least = max(_SHARE, excess / 2)
 
     def more(name: str) -> float:
         return float(facts.get(name, 0.0)) - median([float(other.get(name, 0.0)) for other in others])
@@ -34,19 +36,19 @@ def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
         return f"in {min(1.0, max(facts.get(name, 0.0) for name in names)) * 100:.0f} % of the time"
 
     # Linux 6.18 counts a part of the time in the group's own file, and all of it as a wait for a core.
-    if more("throttled") > _SHARE or (more("throttled") > _TRACE and more("cores") > _SHARE):
+    if more("throttled") > least or (more("throttled") > _TRACE and more("cores") > least):
         return f"its control group limits its CPU time, {share('throttled', 'cores')}"
     if more("swapped") > _SWAPPED_PAGES:
         return f"it reads {facts['swapped']:.0f} pages a second back from swap"
-    if more("disk") > _DISK_SHARE:
+    if more("disk") > max(_DISK_SHARE, least):
         return f"it waits for a disk, {share('disk')}"
     # A rank that computes more waits for cores more often, too: in as large a part of the time in which it could run.
-    if more("cores") > _SHARE and _contention(facts) - median([_contention(other) for other in others]) > _SHARE:
+    if more("cores") > least and _contention(facts) - median([_contention(other) for other in others]) > _SHARE:
         return f"other processes use its cores, {share('cores')}"
     if facts.get("slowed") and sum(bool(other.get("slowed")) for other in others) * 2 < len(others):
         return f"its GPU has lowered its clock because of {facts['slowed']}"
     usual = median([_wanted(other) for other in others])
-    if _wanted(facts) - usual > _CORES:
+    if _wanted(facts) - usual > least:
         return f"it computes more: it could use {_wanted(facts):.2f} cores, the others {usual:.2f}"
     if _wanted(facts) < 1 - _SHARE:
         return "it waits and uses no CPU meanwhile: a sleep, a lock, the network"

@@ -26,13 +26,20 @@ USUAL = {"cpu": 0.5, "throttled": 0.0, "swapped": 0.0, "disk": 0.05, "cores": 0.
 )
 def test_the_first_wait_that_the_others_do_not_have_is_the_cause(facts, text):
     others = [USUAL, USUAL] if facts != {"cpu": 1.0} else [{**USUAL, "cpu": 1.0}]
-    assert cause({**USUAL, **facts}, others) == text
+    assert cause({**USUAL, **facts}, others, excess=0.3) == text
+
+
+def test_a_wait_that_explains_little_of_the_excess_is_not_its_cause():
+    """A rank that sleeps in half of its time runs seldom, and then finds the cores used."""
+    sleeps = {**USUAL, "cpu": 0.05, "cores": 0.24}
+    assert cause(sleeps, [USUAL], excess=0.5).startswith("it waits and uses no CPU")
+    assert cause(sleeps, [USUAL], excess=0.2).startswith("other processes use its cores")
 
 
 def test_what_all_ranks_have_is_no_cause():
     busy = {**USUAL, "cpu": 1.0, "throttled": 0.5, "disk": 0.6, "cores": 0.7, "slowed": "heat"}
-    assert cause(busy, [busy, busy]) == ""
+    assert cause(busy, [busy, busy], excess=0.3) == ""
 
 
 def test_without_facts_there_is_no_cause():
-    assert cause({}, [USUAL]) == cause(USUAL, []) == ""
+    assert cause({}, [USUAL], 0.3) == cause(USUAL, [], 0.3) == ""
