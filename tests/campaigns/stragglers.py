@@ -26,7 +26,7 @@ from herringbone import Estimator
 from tests.campaigns.straggling import CAUSES, PLANT, PLANTED, SCRIPTS
 
 LINE = re.compile(r"straggler: rank (\d+) \((\S+)\) needs \S+ s for a step, (\S+) times [^:]*(?:: (.*))?")
-NAMED_SECONDS = 120.0
+NAMED_SECONDS = 240.0
 CGROUPS = Path("/sys/fs/cgroup")
 SPIN = [sys.executable, "-c", "while True: pass"]
 
@@ -65,7 +65,7 @@ def surroundings(plant: str, data: Path) -> Iterator[str]:
     if plant == "busy":
         last = str(sorted(os.sched_getaffinity(0))[1])
         # Many: other processes of the machine leave this core for that of the other rank.
-        made = running(*[["taskset", "-c", last, *SPIN]] * 8)
+        made = running(*[["taskset", "-c", last, *SPIN]] * 24)
     elif plant == "limit":
         made = group("cpu", "cpu.cfs_quota_us", "5000")
     elif plant == "disk":
