@@ -323,9 +323,10 @@ class TrainingJob:
         return remove_job(self.name, self._backend, keep_model=keep_model)
 
     def stop(self, grace: float | None = None) -> None:
-        """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.
+        """Ask the job to stop, and return: ranks that ask `should_stop` save and end, and others get SIGTERM.
 
-        A job that is over does not change. SageMaker always gives 120 seconds and refuses a `grace`.
+        SIGKILL follows after `grace` seconds. A job that is over does not change. SageMaker always gives 120 seconds,
+        and refuses a `grace`.
         """
         self._backend.stop(self.name, grace)
 
