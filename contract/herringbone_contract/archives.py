@@ -15,6 +15,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
+from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -259,8 +260,10 @@ class _Unpacking:
             file.flush()
             # The caller owns the file and must be able to read it; nobody else may change it.
             os.fchmod(descriptor, (member.mode & 0o755) | 0o600)
-            with contextlib.suppress(OSError, OverflowError, ValueError):
-                os.utime(descriptor, (member.mtime, member.mtime))
+            with contextlib.suppress(OSError, OverflowError, ValueError, InvalidOperation):
+                # As text: a float has no room for all digits.
+                mtime = int(Decimal(member.pax_headers.get("mtime", member.mtime)) * 10**9)
+                os.utime(descriptor, ns=(mtime, mtime))
 
     def _link_text(self, parts: tuple[str, ...], text: str) -> str:
         """Return what to write into a link. Raises `ValueError` when the link could lead outside."""

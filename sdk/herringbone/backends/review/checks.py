@@ -42,7 +42,15 @@ _MIN_HOSTS_OF_A_MACHINE, _HOSTS_OF_A_CORE, _RANKS_OF_A_CORE = 64, 16, 64
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
     *(name for name, member in FIELDS.items() if member.alone),
-    *("sagemaker_session", "max_wait", "priority", "min_instance_count", "extra_request", "slurm"),
+    *(
+        "sagemaker_session",
+        "max_wait",
+        "priority",
+        "min_instance_count",
+        "retry_without_client",
+        "extra_request",
+        "slurm",
+    ),
 )
 
 # Backends on whose machines jobs wait in line, and the options that have an effect on a job that does.
@@ -94,7 +102,8 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
     refusals = {name: reason for name, reason in {**REFUSED, **refused}.items() if options.get(name)}
     if not (plan.options.max_retry_attempts or retries):
         reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
-        refusals |= {name: reason for name in ("log_policies", "min_instance_count") if name in options}
+        restarting = ("log_policies", "min_instance_count", "retry_without_client")
+        refusals |= {name: reason for name in restarting if name in options}
         answers = plan.options.fault_policies.items()
         if kinds := [kind for kind, answer in answers if answer in (RESTART, EXCLUDE_HOST)]:
             refusals["fault_policies"] = f"{reason}, or another answer to {', '.join(kinds)}"

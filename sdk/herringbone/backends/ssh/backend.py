@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends import lifecycle
 from herringbone.backends.on_s3 import staged
 from herringbone.backends.ssh.attempts.current import (
-    CurrentAttempt,
     attempt_name,
     current_attempt,
     split_attempt,
@@ -23,7 +22,7 @@ from herringbone.backends.ssh.attempts.current import (
 from herringbone.backends.ssh.follow.monitor import JobMonitor
 from herringbone.backends.ssh.inspection.jobs import find_jobs
 from herringbone.backends.ssh.machines.inventory import Machine, MachinesBusyError, inventory_path, read_inventory
-from herringbone.backends.ssh.review import planned_machines, review
+from herringbone.backends.ssh.review import planned_machines, retried_by, review
 from herringbone.backends.ssh.running import KILL_SECONDS, RunningJobs
 from herringbone.backends.ssh.start.claims import Granted
 from herringbone.backends.ssh.start.images import check_image_here
@@ -83,7 +82,12 @@ class SshBackend(RunningJobs):
 
     def request(self, plan: JobPlan) -> dict[str, Any]:
         path = inventory_path(plan)
-        return {"inventory": str(path), "machines_if_free": planned_machines(plan, read_inventory(path))}
+        inventory = read_inventory(path)
+        return {
+            "inventory": str(path),
+            "machines_if_free": planned_machines(plan, inventory),
+            "retried_by": retried_by(plan, inventory),
+        }
 
     def submit(self, plan: JobPlan) -> None:
         name = plan.job_name
@@ -133,11 +137,8 @@ class SshBackend(RunningJobs):
         # Follow over the connections of the submission: new ones would have to log in again.
         connections = {host: connection for host, (_, connection) in started.items()}
         self._monitors[name] = JobMonitor(name, machines, self._transport, connections=connections)
-        assert submission.code is not None
-        code = submission.code
-        attempt = CurrentAttempt(machines=machines, name=name, code_path=str(code.path), code_digest=code.digest)
         # From now on any process can follow and stop the job: the row names its machines.
-        self._index.update(name, service=attempt.to_json(), started=time.time(), secondary_status=TRAINING)
+        self._index.update(name, service=submission.attempt.to_json(), started=time.time(), secondary_status=TRAINING)
         JobEvents(self._home.job(name).job_events).state(TRAINING)
 
     def forget(self, record: JobRecord) -> str:
@@ -146,11 +147,11 @@ class SshBackend(RunningJobs):
         attempt = current_attempt(record)
         names = [attempt_name(record.name, number) for number in range(1, split_attempt(attempt.name)[1] + 1)]
         requests = [{"ask": "forget", "job": name, "if_over": True} for name in names]
-        answers = ask_each(self._transport, attempt.machines.values(), *requests)
+        answers = ask_each(self._transport, (attempt.members or attempt.machines).values(), *requests)
         errors = [str(answer) for answer in answers if isinstance(answer, HostError)]
         # Machines of earlier attempts are known by name only.
         earlier = {name for failed in attempt.failed for name in failed.machines.values()}
-        earlier -= set(attempt.machine_names.values())
+        earlier -= {*attempt.machine_names.values(), *attempt.members}
         errors += [f"{name}: a machine of an earlier attempt" for name in sorted(earlier)]
         remedy = "its files there stay until `herringbone hosts clean INVENTORY --older-than AGE`"
         return f"{'; '.join(errors)}: {remedy}" if errors else ""

@@ -13,6 +13,7 @@ from herringbone.backends.review.checks import (
 from herringbone.backends.review.frameworks import old_tensorflow, too_old_image
 from herringbone.backends.review.settings import check_ranks, refuse_of_image
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine, Runtime, choose, runtime_of
+from herringbone.backends.ssh.start.keepers import who_retries, why_not_alone
 from herringbone.backends.ssh.start.line import fitting, wants_on
 from herringbone.backends.ssh.start.upload import is_shared
 from herringbone.plan.plan import JobPlan, refuse
@@ -21,7 +22,7 @@ from herringbone_contract.errors import UnsupportedError
 
 _NAME = "ssh"
 # Options without an effect on the user's own hosts in general, but with one here.
-_USED = ("min_instance_count",)
+_USED = ("min_instance_count", "retry_without_client")
 _UNUSED: dict[Runtime, tuple[str, ...]] = {
     "process": ("framework_version", "py_version", "shm_size", "bake_requirements"),
     "docker": ("py_version",),
@@ -51,6 +52,8 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     gpus = {_gpus_on(plan, machine) for machine in machines}
     check_ranks(plan, gpus.pop() if len(gpus) == 1 else None)
     _refuse_unshared(plan, inventory)
+    if plan.options.retry_without_client and (why := why_not_alone(plan, runtime)):
+        refuse(_NAME, {"retry_without_client": f"the machines cannot retry this job by themselves, because {why}"})
     return unused_of(plan, (*_UNUSED[runtime], *([] if in_containers else ["image_uri"])), used=_USED)
 
 
@@ -81,3 +84,8 @@ def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
 def planned_machines(plan: JobPlan, inventory: Inventory) -> dict[str, str]:
     """Return the machine of each host if all machines were free, which `herringbone plan` shows."""
     return {host: machine.name for host, machine in choose(plan.hosts, fitting(plan, inventory)).items()}
+
+
+def retried_by(plan: JobPlan, inventory: Inventory) -> str:
+    """Return who starts another attempt of the job, which `herringbone plan` shows."""
+    return who_retries(plan, runtime_of(choose(plan.hosts, fitting(plan, inventory)).values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
 from herringbone.backends.ssh.attempts.current import CurrentAttempt, current_attempt
 from herringbone.backends.ssh.finish.completion import as_over, end_packing, start_completion
+from herringbone.backends.ssh.finish.observed import ObservedHosts
 from herringbone.backends.ssh.finish.retry import RestartableHosts
 from herringbone.backends.ssh.follow.files import EVENTS, LOG, RemoteEvents, RemoteFiles, RemoteLogs
 from herringbone.backends.ssh.follow.monitor import FIRST_LOOK_SECONDS, JobMonitor
@@ -56,6 +58,7 @@ class RunningJobs(OwnHostsBackend):
         self._monitors: dict[str, JobMonitor] = {}
         # By the job's name on machines, which differs for each attempt.
         self._completions: dict[str, Thread] = {}
+        self._ending: dict[str, RestartableHosts] = {}
         # Open logs per job; the last one that is closed closes the job's connections.
         self._readers: Counter[str] = Counter()
         # Jobs that the user has named to this backend, which looks at others for a list.
@@ -83,6 +86,8 @@ class RunningJobs(OwnHostsBackend):
             return record
         if record.service is None:
             return self._being_submitted(record)
+        if self._is_undecided(record):
+            return record
         is_first = name not in self._monitors
         monitor = self._monitor_of(record)
         if monitor.job not in self._completions:
@@ -246,9 +251,25 @@ class RunningJobs(OwnHostsBackend):
     def _complete(self, record: JobRecord, monitor: JobMonitor) -> Thread:
         """Start to complete a job whose hosts are over."""
         plan = self._plans.get(record.name) or local_plan(parse_plan(record.plan_dict), self._home.job(record.name))
-        return start_completion(
-            RestartableHosts(record, plan, monitor.states, self._transport, self._home, self._submission)
-        )
+        self._ending[monitor.job] = hosts = self._ended_hosts(record, plan, monitor)
+        return start_completion(hosts)
+
+    def _is_undecided(self, record: JobRecord) -> bool:
+        """Report whether the machines of an attempt that is over have yet to say what follows; ask them again later."""
+        name = current_attempt(record).name
+        hosts = self._ending.get(name)
+        if hosts is None or hosts.looks_again_at is None or self._completions[name].is_alive():
+            return False
+        if time.monotonic() < hosts.looks_again_at:
+            return True
+        del self._ending[name], self._completions[name]
+        self._close(record.name)
+        return False
+
+    def _ended_hosts(self, record: JobRecord, plan: JobPlan, monitor: JobMonitor) -> RestartableHosts:
+        """Return the hosts of an attempt that is over, as `attempt_end` needs them."""
+        kind = ObservedHosts if current_attempt(record).members else RestartableHosts
+        return kind(record, plan, monitor.states, self._transport, self._home, self._submission)
 
     def _release_reader(self, name: str) -> None:
         """Close the job's connections when its last open log is closed; a later request opens new ones."""

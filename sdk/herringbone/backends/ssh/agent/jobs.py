@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herringbone.backends.ssh.agent.host_config import HostConfig
+from herringbone.backends.ssh.agent.keeping import Keepers
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.agent.process_host import MACHINES, ProcessHost
 from herringbone.backends.ssh.attempts.job_state import KILLED_LATE
@@ -36,6 +37,7 @@ class MachineJobs:
     def __init__(self, home: Home, line: MachineLine, backends: dict[str, DetachedBackend] | None = None) -> None:
         self._home, self._line = home, line
         self._backends = {} if backends is None else backends
+        self._keepers = Keepers(home)
 
     @property
     def verbs(self) -> dict[str, Callable[[Message, bytes], Message]]:
@@ -47,6 +49,7 @@ class MachineJobs:
             "kill": self._kill,
             "forget": self._forget,
             "clean": self._clean,
+            **self._keepers.verbs,
         }
 
     def describe(self, job: str) -> JobRecord:
@@ -71,6 +74,8 @@ class MachineJobs:
         controller = JobIndex(self._home.index).get(plan.job_name).controller
         # The controller holds the lock until the host has ended, whatever becomes of this connection.
         self._line.lock.hand_over(self._line.holder, str(controller))
+        if "keeper" in message:
+            self._keepers.hand_over({**message["keeper"], "base": message["config"]})
         return {}
 
     def _jobs(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
@@ -80,7 +85,8 @@ class MachineJobs:
             with contextlib.suppress(OSError, ValueError):
                 machines = json.loads((self._home.job(record.name).path / MACHINES).read_text())
                 row = backend_named(self._home, record.backend).describe(record.name)
-                jobs.append({"row": asdict(row), "machines": machines})
+                members = self._keepers.members(record.name)
+                jobs.append({"row": asdict(row), "machines": machines, "members": members})
         return {"jobs": jobs}
 
     def _place(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
@@ -88,14 +94,20 @@ class MachineJobs:
         return {"python": sys.executable, "work": str(self._home.path)}
 
     def _stop(self, message: Message, _: bytes) -> Message:
-        self.backend_of(message["job"]).stop(message["job"], message["grace"])
+        self._keepers.note_stop(message["job"])
+        for name in self._keepers.running(message["job"]):
+            self.backend_of(name).stop(name, message["grace"])
         return {}
 
     def _kill(self, message: Message, _: bytes) -> Message:
         if message.get("late"):
             # Before the kill: whoever judges the job must not take it for a request of the user.
             JobIndex(self._home.index).update(message["job"], unless_done=True, description=KILLED_LATE)
-        self.backend_of(message["job"]).kill(message["job"])
+            self.backend_of(message["job"]).kill(message["job"])
+            return {}
+        self._keepers.note_stop(message["job"])
+        for name in self._keepers.running(message["job"]):
+            self.backend_of(name).kill(name)
         return {}
 
     def _forget(self, message: Message, _: bytes) -> Message:

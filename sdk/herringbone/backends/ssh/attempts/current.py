@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 
 import msgspec
@@ -17,7 +18,8 @@ class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
     `name` is the job's name on its machines in this attempt. `code_path` and `code_digest` are those of the code that
     all attempts run, None when the job was submitted elsewhere. `failed` are the attempts before this one.
     `log_begins` is the position, in bytes, of this attempt's first line in each host's log here, by host;
-    `event_begins` is the same for the files of events, by their names.
+    `event_begins` is the same for the files of events, by their names. `members` are the machines that retry the job by
+    themselves, by name; empty where a client does.
     """
 
     machines: dict[str, Machine]
@@ -27,6 +29,7 @@ class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[Attempt, ...] = ()
     log_begins: dict[str, int] = msgspec.field(default_factory=dict, name="begins")
     event_begins: dict[str, int] = msgspec.field(default_factory=dict)
+    members: dict[str, Machine] = msgspec.field(default_factory=dict)
 
     @property
     def machine_names(self) -> dict[str, str]:
@@ -67,3 +70,12 @@ def split_attempt(name: str) -> tuple[str, int]:
     """
     job, _, number = name.partition(".")
     return job, int(number or 1)
+
+
+def attempt_key(key: str, name: str) -> str:
+    """Return the secret that supervisors of an attempt prove to each other; it says nothing of another attempt's.
+
+    >>> attempt_key("00", "digits-1")[:8] == attempt_key("00", "digits-1.2")[:8]
+    False
+    """
+    return hmac.digest(key.encode(), f"attempt\0{name}".encode(), "sha256").hex()

@@ -27,6 +27,8 @@ _DRIFT = 0.1
 PULSES = 8
 # A candidate that has not found a quorum gives up after this part of a lease, and others have their turn.
 _BID = 0.5
+# Wishes of clients: start no further attempt; leave the job to the client where the machines cannot go on.
+STOP, TAKE_OVER = "stop", "take over"
 # So many leases after its last entry, no holder is in the middle of the start of an attempt.
 _QUIET = 3
 
@@ -68,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A voter's answer.
 
     `term` is the highest that it knows, `clock` its clock, and `entry` its newest. `runs` is the number of the oldest
-    attempt that has ranks there, 0 for none. `stopping` says that the user has asked that machine to stop the job.
+    attempt that has ranks there, 0 for none. `wish` is what a client has asked that machine for: `STOP` or `TAKE_OVER`.
     """
 
     granted: bool
@@ -76,7 +78,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     clock: float
     entry: Entry
     runs: int = 0
-    stopping: bool = False
+    wish: str = ""
 
 
 def is_quorum(members: Sequence[str], votes: Collection[str]) -> bool:
@@ -98,14 +100,14 @@ class Member:
     ({}, True, False)
 
     `seconds` is the length of a lease and of a permit. `permit` is the time until which this machine may run ranks,
-    those of the attempt of its `entry` alone. `runs` and `stopping` are for its answers.
+    those of the attempt of its `entry` alone. `runs` and `wish` are for its answers.
     """
 
     def __init__(self, name: str, members: Sequence[str], *, seconds: float, value: dict[str, Any], now: float) -> None:
         self.name, self.members, self.seconds = name, tuple(members), seconds
         self.entry = self.committed = Entry(attempt=1, value=value)
         self.permit = now + seconds
-        self.runs, self.stopping = 0, False
+        self.runs, self.wish = 0, ""
         # The vote: the term and the candidate that it was given to, and when that ends.
         self._voted_term, self._voted_for, self._voted_until = 0, "", now
         self._highest_term = 0
@@ -187,7 +189,6 @@ class Member:
         self._answered[member] = now
         if member not in self._answers or self._answers[member].clock <= answer.clock:
             self._answers[member] = answer
-        self.stopping = self.stopping or answer.stopping
         if self.held_since is None:
             self._newest = max(self._newest, answer.entry, key=lambda entry: entry.key)
         self._settle(now)
@@ -235,6 +236,11 @@ class Member:
         answered = max(self._answered.get(member, self.held_since), self.held_since)
         return now >= answered + self.seconds + margin
 
+    @property
+    def wishes(self) -> set[str]:
+        """The wishes of clients, as far as this holder has heard of them."""
+        return {self.wish, *(answer.wish for answer in self._answers.values())}
+
     def may_start(self, candidate: str, term: int, attempt: int, now: float) -> bool:
         """Report whether this machine may start the ranks of an attempt for a holder."""
         return (
@@ -251,7 +257,7 @@ class Member:
             clock=now,
             entry=self.entry,
             runs=self.runs,
-            stopping=self.stopping,
+            wish=self.wish,
         )
 
     def _ask(self, echo: float | None) -> Ask:

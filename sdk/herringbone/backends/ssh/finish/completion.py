@@ -104,7 +104,10 @@ class MachineHosts(EndedHosts):
             # Read under the lock: the previous holder may have completed the job or started the next attempt.
             record = self._index.get(self.job)
             if not record.done and record.service == self._record.service:
-                end_attempt(self)
+                self._end()
+
+    def _end(self) -> None:
+        end_attempt(self)
 
     def judge(self) -> Verdict:
         return judge_job(self._states)

@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 
 
 class RestartableHosts(MachineHosts):
-    """Hosts on machines, and the start of the attempt after theirs."""
+    """Hosts on machines, and the start of the attempt after theirs.
+
+    `looks_again_at`: others decide what follows, and have not yet; None where the end has been reached.
+    """
+
+    looks_again_at: float | None = None
 
     def restart(self, failed: Attempt) -> Restart:
         self._check_startable()
@@ -51,6 +56,11 @@ class RestartableHosts(MachineHosts):
         checkpoints = self._fetch_all_checkpoints()
         source = checkpoints or checkpoint_folder(self._plan)
         failed = with_progress(failed, None if source is None else newest_file(source), self.earlier)
+        self._start_attempt(failed, checkpoints)
+        return Restart.HERE
+
+    def _start_attempt(self, failed: Attempt, checkpoints: Path | None) -> None:
+        """Start the attempt after `failed`, with these checkpoints, and record it."""
         name = attempt_name(self.job, failed.number + 1)
         started = self._submission(
             msgspec.structs.replace(self._plan, options=self._options()),
@@ -62,7 +72,6 @@ class RestartableHosts(MachineHosts):
         for _, connection in started.values():
             connection.close()
         self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()})
-        return Restart.HERE
 
     def _options(self) -> Options:
         """Return the options with the rest of `max_run`, which limits all attempts together."""

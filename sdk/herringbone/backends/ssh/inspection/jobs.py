@@ -45,7 +45,8 @@ def find_jobs(machines: Sequence[Machine], transport: Transport[Machine]) -> lis
 def _row(job: dict[str, Any], reached: dict[str, Machine]) -> JobRecord | None:
     """Return the row of a job; None when the inventory does not have all of its machines."""
     submitted = msgspec.convert(job["machines"], dict[str, Machine])
-    if any(machine.name not in reached for machine in submitted.values()):
+    members = job.get("members", ())
+    if any(name not in reached for name in [*(machine.name for machine in submitted.values()), *members]):
         return None
     row = job["row"]
     name, _ = split_attempt(row["name"])
@@ -58,12 +59,12 @@ def _row(job: dict[str, Any], reached: dict[str, Machine]) -> JobRecord | None:
         secondary_status=TRAINING,
         created=row["created"],
         started=row["started"],
-        service=_attempt_elsewhere(row["name"], machines).to_json(),
+        service=_attempt_elsewhere(row["name"], machines, {name: reached[name] for name in members}).to_json(),
     )
 
 
-def _attempt_elsewhere(name: str, machines: Mapping[str, Machine]) -> CurrentAttempt:
+def _attempt_elsewhere(name: str, machines: Mapping[str, Machine], members: dict[str, Machine]) -> CurrentAttempt:
     """Return the attempt with a name on machines; of earlier attempts only the number is known."""
     _, number = split_attempt(name)
     failed = tuple(Attempt(earlier, {}) for earlier in range(1, number))
-    return CurrentAttempt(machines=dict(machines), name=name, failed=failed)
+    return CurrentAttempt(machines=dict(machines), name=name, failed=failed, members=members)

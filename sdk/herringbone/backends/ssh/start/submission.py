@@ -29,9 +29,11 @@ from herringbone.backends.on_s3 import machine_s3
 from herringbone.backends.review.checks import checkpoint_folder
 from herringbone.backends.ssh.agent.host_config import ChannelLocation, HostConfig
 from herringbone.backends.ssh.agent.messages import Message
+from herringbone.backends.ssh.attempts.current import CurrentAttempt, attempt_key
 from herringbone.backends.ssh.machines.facts import HostAddress, address_of, control_address, disagreements
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine, runtime_of
 from herringbone.backends.ssh.start.claims import Claims, Granted
+from herringbone.backends.ssh.start.keepers import keeper_configs, retries_alone
 from herringbone.backends.ssh.start.upload import (
     PackedCode,
     Shares,
@@ -63,13 +65,14 @@ class NextAttempt:
 
     `name` is the job's name on machines in this attempt, `code` the code that all attempts run. `checkpoints` is a
     folder with the checkpoints of earlier attempts, None for none. `unavailable` maps machines to the reason why this
-    attempt must avoid them.
+    attempt must avoid them. `agree` gets the machine of each host before the first one starts.
     """
 
     name: str
     code: PackedCode
     checkpoints: Path | None
     unavailable: Mapping[str, str]
+    agree: Callable[[Mapping[str, Machine]], None] = lambda _: None
 
 
 class Submission:
@@ -107,6 +110,8 @@ class Submission:
         if (start := next_attempt or granted) is not None:
             self.code = start.code
         self._addresses: dict[str, HostAddress] = {}
+        # The ports of the keepers of a job that its machines retry, by host.
+        self._keepers: dict[str, int] = {}
 
     @property
     def _plan(self) -> JobPlan:
@@ -137,6 +142,8 @@ class Submission:
             if checkpoints is not None:
                 uploads[checkpoints.digest] = checkpoints
             self._claims.claim_all()  # [2]
+            # Before the facts, which name another free port.
+            self._start_keepers()
             # Only now: a retry may have fewer machines than hosts, and shares depend on their number.
             shares = self._shares(stack)
             self._compare()  # [3]
@@ -145,6 +152,8 @@ class Submission:
                 in_parallel(self._forget, self._machines)
             image = self._provide_image()  # [4]
             in_parallel(lambda host: self._send(host, code, {**uploads, **shares[host].uploads}), self._machines)
+            if self._next_attempt is not None:
+                self._next_attempt.agree(self._machines)
             # [5]
             self._start({host: {**locations, **shares[host].locations} for host in shares}, image, checkpoints)
             keep_open.update(machine.name for machine in self._machines.values())
@@ -158,6 +167,25 @@ class Submission:
         self._scratch.mkdir(parents=True, exist_ok=True)
         links = Path(stack.enter_context(TemporaryDirectory(prefix="shares-", dir=self._scratch)))
         return {host.name: shares_of(self._plan, host, self._inventory.shared, links) for host in hosts}
+
+    @property
+    def attempt(self) -> CurrentAttempt:
+        """The first attempt, which `run` has started."""
+        assert self.code is not None
+        return CurrentAttempt(
+            machines=dict(self._machines),
+            name=self._name,
+            code_path=str(self.code.path),
+            code_digest=self.code.digest,
+            members={machine.name: machine for machine in self._machines.values()} if self._keepers else {},
+        )
+
+    def _start_keepers(self) -> None:
+        if self._next_attempt is None and retries_alone(self._plan, runtime_of(self._machines.values())):
+            answers = in_parallel(
+                lambda host: self._claims.connection(host).ask({"ask": "await_keeper"}), self._machines
+            )
+            self._keepers = {host: answer["port"] for host, answer in zip(self._machines, answers, strict=True)}
 
     def _checkpoints(self) -> Upload | None:
         if self._next_attempt is not None:
@@ -217,9 +245,22 @@ class Submission:
         first = next(iter(self._machines))
         several = len(self._machines) > 1
         # A new key for each attempt: supervisors of an attempt that was given up cannot join this one.
-        key = os.urandom(_SECRET_BYTES).hex() if several else None
+        key = os.urandom(_SECRET_BYTES).hex() if several or self._keepers else None
         control = control_address(self._addresses[first]) if several else None
         settings = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
+        keepers = {}
+        if self._keepers:
+            assert key is not None
+            keepers = keeper_configs(
+                self.attempt,
+                self._addresses,
+                self._keepers,
+                key=key,
+                shared=self._inventory.shared,
+                heartbeat=settings.get(HostVariable.HEARTBEAT),
+            )
+            # The key of the keepers makes one for each attempt.
+            key = attempt_key(key, self._name) if several else None
         machines = {host: msgspec.to_builtins(machine) for host, machine in self._machines.items()}
         s3 = machine_s3(self._plan, several=several)
         sent = msgspec.structs.replace(self._plan, job_name=self._name)
@@ -242,8 +283,10 @@ class Submission:
                 image=image,
                 checkpoints=None if checkpoints is None else checkpoints.digest,
                 s3=s3,
+                permit=keepers[host]["seconds"] if host in keepers else None,
             )
-            return self._claims.connection(host).ask({"ask": "start", "config": msgspec.to_builtins(config)})
+            keeper = {"keeper": keepers[host]} if host in keepers else {}
+            return self._claims.connection(host).ask({"ask": "start", "config": msgspec.to_builtins(config), **keeper})
 
         try:
             in_parallel(start, self._machines)

@@ -1,0 +1,97 @@
+"""Follow a job whose machines retry it: this process records what they have agreed on, and decides nothing itself.
+
+no failure            complete the job, as for any other
+a newer attempt       fetch the logs of this one, and go on with the next
+the job is over       complete it with the verdict of the machines
+neither yet           look again later
+no majority is left   after the time in which ranks end that are cut off: decide, as for any other job
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from herringbone.backends.ssh.attempts.current import CurrentAttempt, attempt_name, split_attempt
+from herringbone.backends.ssh.attempts.lease import is_quorum
+from herringbone.backends.ssh.finish.retry import RestartableHosts
+from herringbone.backends.ssh.transport.protocol import ask_each
+from herringbone.controller.attempt_end import end_attempt
+from herringbone.controller.verdict import Verdict
+from herringbone_contract.errors import HostError
+from herringbone_contract.failure_text import parse_failure
+
+_ANSWER_SECONDS = 20.0
+_AGAIN_SECONDS = 2.0
+
+
+class ObservedHosts(RestartableHosts):
+    """The hosts of an attempt, about which their machines decide."""
+
+    _over: dict[str, Any] | None = None
+
+    def judge(self) -> Verdict:
+        if self._over is None:
+            return super().judge()
+        failure = self._over["failure"]
+        return Verdict(
+            self._over["status"], self._over["secondary_status"], None if failure is None else parse_failure(failure)
+        )
+
+    def _end(self) -> None:
+        if self.judge().failure is None:
+            end_attempt(self)
+            return
+        members = self._attempt.members
+        # One that could go on by itself, on other machines, says so: they leave the job to it where they cannot.
+        request = {"ask": "attempts", "job": self.job, "may_start": self._may_start()}
+        answers = ask_each(self._transport, members.values(), request, timeout=_ANSWER_SECONDS)
+        known = [answer for answer in answers if not isinstance(answer, HostError) and "order" in answer]
+        newest = max(known, key=lambda answer: tuple(answer["order"]), default=None)
+        number = split_attempt(self._attempt.name)[1]
+        value = {} if newest is None else newest["value"]
+        newer = msgspec.convert(value["attempt"], CurrentAttempt) if value else self._attempt
+        if split_attempt(newer.name)[1] > number:
+            self._follow(newer, number)
+        elif value.get("over"):
+            self._over, self.retries = value["over"], 0
+            end_attempt(self)
+        elif self.is_stopping:
+            end_attempt(self)
+        elif "over" in value or self._is_left_to_us(dict(zip(members, answers, strict=True)), newest):
+            self._attempt = msgspec.structs.replace(self._attempt, members={})
+            end_attempt(self)
+        else:
+            self.looks_again_at = time.monotonic() + _AGAIN_SECONDS
+
+    def _may_start(self) -> bool:
+        try:
+            self._check_startable()
+        except HostError:
+            return False
+        return True
+
+    def _follow(self, newer: CurrentAttempt, number: int) -> None:
+        """Record the attempt after attempt `number`, which the machines have started."""
+        if split_attempt(newer.name)[1] == number + 1:
+            names = newer.machine_names
+        else:
+            names = dict(newer.failed[number].machines)
+        # Before the log of the next attempt: it follows this one's in the file here.
+        self.logs()
+        machines = {host: self._attempt.members[name] for host, name in names.items()}
+        self._record_attempt(attempt_name(self.job, number + 1), newer.failed[number - 1], machines)
+
+    def _is_left_to_us(self, answers: dict[str, Any], newest: dict[str, Any] | None) -> bool:
+        """Report whether no majority of keepers can come back, and ranks of machines that are cut off have ended."""
+        gone = {name for name, answer in answers.items() if not isinstance(answer, HostError) and not answer["alive"]}
+        noted = self._folder.path / "keepers.gone"
+        if is_quorum(list(answers), set(answers) - gone):
+            noted.unlink(missing_ok=True)
+            return False
+        if not noted.exists():
+            noted.touch()
+        wait = 60.0 if newest is None else float(newest["wait"])
+        return time.time() > noted.stat().st_mtime + wait
