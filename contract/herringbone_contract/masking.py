@@ -21,6 +21,11 @@ _ADDRESS_WITH_TOKEN = re.compile(r"(\bhttps?://)[^\s/:@'\"]+@", re.IGNORECASE)
 # NAME=value and --name=value, also in a query; then --name value.
 _ASSIGNED = re.compile(r"((?<![\w.-])[\w.-]+)(=)(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)")
 _FLAG = re.compile(r"(?<!\S)(--?[A-Za-z][\w.-]*)(\s+)(\"[^\"]*\"|'[^']*'|[^\s-]\S*)")
+# Of an HTTP header: credentials behind their scheme, and the value of a header with a secret's name.
+_SCHEME = re.compile(r"(\b(?:Bearer|Basic|Digest)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+_HEADER = re.compile(
+    r"((?<![\w.-])(?:Authorization:\s*(?:[a-z]+\s+)?|[a-z][\w-]*-(?:Token|Key|Secret):\s*))[^\s\"']+", re.IGNORECASE
+)
 _IS_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 
 
@@ -31,6 +36,7 @@ def masked_text(text: str) -> str:
     'postgres://me:******@db/x -x HF_TOKEN=****** -x EPOCHS=3'
     """
     text = _ADDRESS_WITH_TOKEN.sub(rf"\1{MASK}@", _ADDRESS.sub(rf"\1:{MASK}@", text))
+    text = _HEADER.sub(rf"\1{MASK}", _SCHEME.sub(rf"\1{MASK}", text))
     return _FLAG.sub(_masked_value, _ASSIGNED.sub(_masked_value, text))
 
 

@@ -84,3 +84,17 @@ def test_text_of_others_is_printable():
 def test_a_long_text_takes_no_time(part):
     """A message of a script is hostile input: a search from each letter of a word of 5,000 took 0.3 s."""
     assert masked_text(part * 200_000) == part * 200_000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Bearer abc123def456", "Authorization: Bearer ******"),
+        ("Authorization: token ghp_abc", "Authorization: token ******"),
+        ("-H 'X-Auth-Token: abcd' x", "-H 'X-Auth-Token: ******' x"),
+        ("bearer eyJhbGciOi.abc", "bearer ******"),
+        ("a Bearer of news", "a Bearer of news"),
+    ],
+)
+def test_credentials_of_http_headers(text, shown):
+    assert masked_text(text) == shown

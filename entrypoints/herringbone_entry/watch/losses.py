@@ -13,6 +13,8 @@ _WINDOW, _LEAST, _IN_A_ROW = 50, 20, 3
 _SERIES = 64
 # Losses of an evaluation come seldom, and on other data.
 _OTHERS = {"eval", "val", "valid", "validation", "test"}
+# Words of names that are about a loss, and are none.
+_NO_LOSS = {"scale", "scaler", "weight", "factor", "coef", "count", "steps"}
 
 
 class LossFault(NamedTuple):
@@ -47,7 +49,8 @@ class Losses:
     >>> losses.take({"name": "train/loss", "rank": 1, "step": 7, "by": 1, "values": [2.5, "nan"]}).text
     'train/loss is nan at step 8, after 2.5'
 
-    A metric is a loss if the last word of its name is "loss". Spikes are looked for with a `factor`.
+    A metric is a loss if its name has the word "loss", as `train/loss`, and none such as "scale". A `factor` has spikes
+    looked for.
     """
 
     def __init__(self, factor: float | None) -> None:
@@ -91,7 +94,8 @@ class Losses:
 
 
 def _is_loss(name: str) -> bool:
-    return re.split(r"[^a-z0-9]+", name.lower())[-1] == "loss"
+    words = _words(name)
+    return "loss" in words and not words & _NO_LOSS
 
 
 def _words(name: str) -> set[str]:

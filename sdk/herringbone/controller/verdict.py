@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from herringbone.records.index import COMPLETED, FAILED, LIMITS, STOPPED
+from herringbone.records.index import COMPLETED, FAILED, LIMITS, POLICY_STOPPED, STOPPED
 from herringbone_contract.failure import Failure
 from herringbone_contract.faults.policies import DRAIN
 
@@ -58,7 +58,7 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, limit: str = "") ->
         failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
         if failure.fault not in ("", DRAIN) and failure.exit_code == _STOPPED_CODE:
             # A watcher has stopped the job, as its policy says.
-            return Verdict(STOPPED, STOPPED)
+            return Verdict(STOPPED, POLICY_STOPPED)
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))
     if limit:
         return Verdict(STOPPED, LIMITS[limit])

@@ -23,7 +23,7 @@ import msgspec
 from herringbone_contract.errors import OptionError
 from herringbone_contract.masking import masked_text, masked_texts
 
-NoticeKind = Literal["ended", "failed", "restarted", "hung", "straggling", "late", "budget", "idle"]
+NoticeKind = Literal["ended", "failed", "restarted", "hung", "straggling", "fault", "late", "budget", "idle"]
 KINDS: tuple[str, ...] = get_args(NoticeKind)
 MAX_DESTINATIONS = 8
 ENVIRONMENT, FILE = "env:", "file:"

@@ -32,6 +32,8 @@ LIMITS = {
     "max_cost": "MaxCostExceeded",
     "idle_timeout": "IdleTimeoutExceeded",
 }
+# A fault that a watcher saw, and whose policy is to stop.
+POLICY_STOPPED = "StoppedByPolicy"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
 _VERSION = 6

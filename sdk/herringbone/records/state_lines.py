@@ -11,6 +11,7 @@ from herringbone.records.index import (
     IN_PROGRESS,
     INTERRUPTED,
     LIMITS,
+    POLICY_STOPPED,
     STOPPED,
     TERMINAL,
     TRAINING,
@@ -34,6 +35,7 @@ _WHY_STOPPED = {
     LIMITS["max_cost"]: "max_cost was spent",
     LIMITS["idle_timeout"]: "its devices were not used for idle_timeout",
     "MaxWaitTimeExceeded": "max_wait was over",
+    POLICY_STOPPED: "fault_policies says so of a fault, which the log names",
     INTERRUPTED: "its hosts were taken away (spot, or preempted); it can go on from its checkpoints",
 }
 

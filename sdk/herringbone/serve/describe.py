@@ -38,6 +38,7 @@ _MESSAGES = {
     "MaxRuntimeExceeded": "Training job runtime exceeded MaxRuntimeInSeconds provided",
     "MaxCostExceeded": "Training job cost more than the budget pays for",
     "IdleTimeoutExceeded": "Training job used none of its devices for idle_timeout",
+    "StoppedByPolicy": "Training job stopped after a fault, as fault_policies says",
     "MaxWaitTimeExceeded": "Training job waited for longer than MaxWaitTimeInSeconds",
 }
 

@@ -18,6 +18,7 @@ def taken(values, *, name="loss", factor=3.0, rank=0, step=1):
 def test_a_loss_that_is_no_number_is_found_once(value):
     assert taken([2.0, 1.5, value, value, 1.0]) == [("nan_loss", 3)]
     assert taken([value], name="eval/loss") == [("nan_loss", 1)]
+    assert taken([value], name="Loss/train") == taken([value], name="loss (train)") == [("nan_loss", 1)]
     assert taken([value], name="grad_norm") == taken([value], name="loss_scale") == []
 
 

@@ -119,6 +119,6 @@ def test_a_cause_that_the_host_could_not_see_is_in_the_failure():
 def test_a_job_that_its_policy_stops_is_stopped_and_one_that_a_fault_ends_has_failed():
     record = Failure("algo-1", 0, 143, message="nan_loss: rank 0 (algo-1): loss is nan", fault="nan_loss")
     ends = [HostEnd("algo-1", 143, record=record), HostEnd("algo-2", 143, record=record)]
-    assert judge(ends) == Verdict("Stopped", "Stopped")
+    assert judge(ends) == Verdict("Stopped", "StoppedByPolicy")
     failed = [HostEnd("algo-1", 1, record=record._replace(exit_code=1))]
     assert judge(failed).status == "Failed"

@@ -7,7 +7,7 @@ when a plan is made which of the options it serves.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -220,6 +220,13 @@ _LEGAL: dict[str, tuple[str, ...]] = {
     "log_policies": get_args(LogAction),
     "training_repository_access_mode": get_args(RepositoryAccess),
 }
+# Kinds of faults that an option has looked for.
+_FINDERS = {
+    "idle": "idle_timeout",
+    "loss_spike": "loss_spike_factor",
+    "replica_mismatch": "check_replicas_every",
+    "drain": "drain_notice",
+}
 # Times in seconds, which may be written as text with units.
 TIMES = ("max_run", "max_wait", "hang_timeout", "idle_timeout", "keep_alive_period_in_seconds")
 _SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?", re.IGNORECASE)
@@ -366,19 +373,13 @@ def _check_together(options: Options) -> None:
     if options.model_uri is None and options.model_channel_name != Options().model_channel_name:
         raise OptionError("model_channel_name: names the channel of model_uri, and model_uri is missing; give it, too")
     if options.keep_checkpoints is not None:
-        _check_metric(options, options.keep_checkpoints.metric)
-    if "idle" in options.fault_policies and options.idle_timeout is None:
-        raise OptionError(
-            "fault_policies: 'idle' is what idle_timeout finds, and idle_timeout is missing; give it, too"
-        )
-    if "replica_mismatch" in options.fault_policies and options.check_replicas_every is None:
-        raise OptionError(
-            "fault_policies: 'replica_mismatch' is what check_replicas_every finds, and that is missing; give it, too"
-        )
-    if "loss_spike" in options.fault_policies and options.loss_spike_factor is None:
-        raise OptionError(
-            "fault_policies: 'loss_spike' is what loss_spike_factor finds, and that is missing; give it, such as 3.0"
-        )
+        _check_sent(options, "keep_checkpoints", [options.keep_checkpoints.metric])
+    for kind, option in _FINDERS.items():
+        if kind in options.fault_policies and getattr(options, option) is None:
+            raise OptionError(f"fault_policies: {kind!r} is what {option} finds, and {option} is missing; give it, too")
+    if {"nan_loss", "loss_spike"} & options.fault_policies.keys():
+        losses = [each.name for each in options.metric_definitions if "loss" in each.name.lower()]
+        _check_sent(options, "fault_policies", losses)
     if options.idle_timeout and options.environment.get(HostVariable.OBSERVER) == "off":
         raise OptionError(
             f"idle_timeout: a host's observer measures its use, and {HostVariable.OBSERVER} is 'off'; leave that out"
@@ -387,14 +388,15 @@ def _check_together(options: Options) -> None:
         raise OptionError("subnets, security_group_ids: give both or neither")
 
 
-def _check_metric(options: Options, metric: str | None) -> None:
-    if any(metric == definition.name for definition in options.metric_definitions):
-        raise OptionError(
-            f"keep_checkpoints: metric {metric!r} is read from the log by metric_definitions, after the hosts have"
-            " decided; send it by herringbone.log_metrics, or by a logger, under a name of its own"
-        )
+def _check_sent(options: Options, option: str, metrics: Sequence[str | None]) -> None:
+    """Refuse metrics that no host sees: a controller reads them from the log."""
+    for definition in options.metric_definitions:
+        if definition.name in metrics:
+            raise OptionError(
+                f"{option}: metric {definition.name!r} is read from the log by metric_definitions, after the hosts have"
+                " decided; send it by herringbone.log_metrics, or by a logger, under a name of its own"
+            )
     if options.environment.get(HostVariable.OBSERVER) == "off":
         raise OptionError(
-            f"keep_checkpoints: a host's observer removes checkpoints, and {HostVariable.OBSERVER} is 'off'; leave that"
-            " variable out"
+            f"{option}: a host's observer looks for it, and {HostVariable.OBSERVER} is 'off'; leave that variable out"
         )
