@@ -80,9 +80,6 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
         (without, own), (_, added) = ([statistics.median(column) for column in zip(*one, strict=True)] for one in times)
         return without, added - own
 
-    def save(call: Callable[[], Any]) -> float:
-        return timed(call) * 1e3
-
     def bare() -> None:
         # What Training saves, without place and numbers.
         state = {"model": get_model_state_dict(model), "optimizer": training._state()["optimizer"]}
@@ -99,8 +96,8 @@ def cost(folder: str, width: int, layers: int, steps: int) -> dict[str, Any]:
             f"{name}_added_ms": added,
             f"{name}_added_share": round(added["most"] / without, 5),
         }
-    save(bare), save(training.save)
-    saves, on_top = in_pairs(lambda: save(bare), lambda: save(lambda: training.save("full")))
+    bare(), training.save()
+    saves, on_top = in_pairs(lambda: timed(bare) * 1e3, lambda: timed(lambda: training.save("full")) * 1e3)
     return {**results, "save_ms": round(saves, 2), "save_added_ms": bound(on_top)}
 
 
