@@ -48,7 +48,8 @@ class Job:
     def _answer(self, order, late, facts, missing, cost):
         sent = self.now
         for host, wall in self.walls.items():
-            self.now = sent + 2 * WAY
+            # The last order of a look finds a busy host, whose answer is late.
+            self.now = sent + 2 * WAY + (0.8 if order["steps"] else 0.0)
             self.watch.clock(host, {"kind": "clock", "id": order["id"], "wall": wall + sent + WAY})
         for rank in HOSTS if order["steps"] else ():
             last = min(order["steps"], self.steps)
@@ -101,10 +102,10 @@ def test_a_rank_that_is_late_in_most_steps_only_is_not_named():
 
 def test_an_answer_that_is_missing_names_nobody_and_later_steps_do():
     job = Job()
-    job.look(0.0, 0.3, 0.0, steps=10)
-    job.look(0.0, 0.3, 0.0, missing={0})
+    job.look(0.0, 0.45, 0.0, steps=10)
+    job.look(0.0, 0.45, 0.0, missing={0})
     assert job.orders == []
-    job.look(0.0, 0.3, 0.0)
+    job.look(0.0, 0.45, 0.0)
     assert len(job.lines) == 1
 
 
