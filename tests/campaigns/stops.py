@@ -77,10 +77,14 @@ def tried(loop: Loop, base: Path, number: int, when: tuple[int, float], whole: A
     is_over = any(line[0] == "end" for line in lines(before, 0))
     if found["status"] not in ("Stopped", "Completed"):
         return {**found, "wrong": f"it is {found['status']}"}
-    if found.get("call") and not (found.get("saved") or is_over):
-        return {**found, "wrong": "ranks were asked, and no checkpoint came"}
     if not is_over:
         run(loop, base, after.name, folder).end()
+        last, first = ([line[0] for line in lines(log, 0) if isinstance(line[0], int)] for log in (before, after))
+        # The step may have been saved in the moment before the notice.
+        if found.get("call") and first[:1] > [last[-1] + 1]:
+            return {**found, "wrong": f"steps are lost: {last[-1]}, then {first[0]}"}
+        if found.get("call") and first and first[0] <= last[-1]:
+            return {**found, "wrong": f"steps were made again: {last[-1]}, then {first[0]}"}
     wrong = judge(loop, "stop", whole, told(before) if is_over else told(after, before))
     found["over"] = is_over
     return {**found, "wrong": wrong}
