@@ -220,7 +220,6 @@ _LEGAL: dict[str, tuple[str, ...]] = {
     "log_policies": get_args(LogAction),
     "training_repository_access_mode": get_args(RepositoryAccess),
 }
-# Kinds of faults that an option has looked for.
 _FINDERS = {
     "idle": "idle_timeout",
     "loss_spike": "loss_spike_factor",
@@ -382,7 +381,7 @@ def _check_together(options: Options) -> None:
         _check_sent(options, "fault_policies", losses)
     if options.idle_timeout and options.environment.get(HostVariable.OBSERVER) == "off":
         raise OptionError(
-            f"idle_timeout: a host's observer measures its use, and {HostVariable.OBSERVER} is 'off'; leave that out"
+            f"idle_timeout: a host's observer measures, and {HostVariable.OBSERVER} is 'off'; leave it out"
         )
     if (options.subnets is None) != (options.security_group_ids is None):
         raise OptionError("subnets, security_group_ids: give both or neither")
@@ -390,12 +389,11 @@ def _check_together(options: Options) -> None:
 
 def _check_sent(options: Options, option: str, metrics: Sequence[str | None]) -> None:
     """Refuse metrics that no host sees: a controller reads them from the log."""
-    for definition in options.metric_definitions:
-        if definition.name in metrics:
-            raise OptionError(
-                f"{option}: metric {definition.name!r} is read from the log by metric_definitions, after the hosts have"
-                " decided; send it by herringbone.log_metrics, or by a logger, under a name of its own"
-            )
+    for name in {each.name for each in options.metric_definitions} & set(metrics):
+        raise OptionError(
+            f"{option}: metric {name!r} is read from the log by metric_definitions, after the hosts have decided; send"
+            " it by herringbone.log_metrics, or by a logger, under a name of its own"
+        )
     if options.environment.get(HostVariable.OBSERVER) == "off":
         raise OptionError(
             f"{option}: a host's observer looks for it, and {HostVariable.OBSERVER} is 'off'; leave that variable out"
