@@ -35,8 +35,8 @@ LASTS = 3.4 * LIMIT
 _FREEZER = "herringbone-hangs"
 _SECONDS = 150.0
 WEIGHTS = "weights [9.0, 18.0, 27.0, 36.0]"
-# A container may neither mount nor freeze, and the nodes of the tests' Slurm share one control group.
-_IMPOSSIBLE = {"docker": ("fuse", "frozen")}
+# A container may neither mount nor freeze, and the tests' machines of `ssh:` do not see control groups.
+_IMPOSSIBLE = {"docker": ("fuse", "frozen"), "ssh": ("frozen",)}
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ A hang stands still only in an attempt that began at step 0. What is innocent la
 """
 
 SCRIPT = """
-import ctypes, http.client, http.server, json, multiprocessing, os, pdb, signal, socket, struct, subprocess, sys
+import ctypes, http.client, http.server, json, multiprocessing, os, pdb, re, signal, socket, struct, subprocess, sys
 import threading, time, zlib
 from pathlib import Path
 
@@ -39,8 +39,8 @@ def lock():
 
 
 def gil():
-    # A function of C that keeps the interpreter's lock.
-    ctypes.PyDLL(None).sleep(10**6)
+    # Compiled code that keeps the interpreter's lock: an expression that backtracks for years.
+    re.fullmatch("(a|aa)+b", "a" * 200)
 
 
 def fork():
