@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -89,6 +90,7 @@ def run(settings: dict[str, Any], fault: str) -> tuple[str, float]:
         job.wait(timeout=_SECONDS)
     lines = [line.text for line in job.logs()]
     _thaw()
+    _unmount()
     restarts = [line for line in lines if line.startswith("attempt ") and " of " in line]
     status = job.status
     if status not in ("Completed", "Failed", "Stopped"):
@@ -99,6 +101,15 @@ def run(settings: dict[str, Any], fault: str) -> tuple[str, float]:
         *([] if WEIGHTS in lines else ["the weights are not those of an undisturbed run"]),
     ]
     return "; ".join(wrong), time.monotonic() - began
+
+
+def _unmount() -> None:
+    """Remove the mounts of `fuse`, whose servers have ended."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        device, place, *_ = line.split()
+        if device == "stuck":
+            subprocess.run(["umount", "-l", place], check=False)
+            Path(place).rmdir()
 
 
 def _thaw() -> None:

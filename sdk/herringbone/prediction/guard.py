@@ -14,6 +14,7 @@ renames work, and end with the namespace; sockets and FIFOs of the lower layer h
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -88,6 +89,10 @@ def _first(view: str, words: list[str], environment: dict[str, str]) -> int:
             return 1 if _code(status) == REFUSED else _code(status)
 
 
+# Of a file or a mount that is not there any more.
+_GONE = (errno.ENOENT, errno.ENOTCONN, errno.ESTALE)
+
+
 class _View:
     """The machine's file system, in a folder that only this mount namespace sees: its root, and the upper layers."""
 
@@ -131,9 +136,12 @@ class _View:
             self._show_layer(folder)
             return
         for entry in os.scandir(folder):
-            # Other programs may remove it in the meantime.
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 self._show_entry(entry)
+            except OSError as error:
+                # Other programs may remove it in the meantime, and a file system's server may be gone.
+                if error.errno not in _GONE:
+                    raise
 
     def _show_entry(self, entry: os.DirEntry[str]) -> None:
         path = self._root + entry.path

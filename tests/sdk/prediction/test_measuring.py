@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import textwrap
 import time
@@ -16,6 +17,7 @@ from tests.waiting import wait_until
 from herringbone.prediction import guard
 from herringbone.prediction.guard import REFUSED
 from herringbone.prediction.measuring import run_program
+from herringbone.system.namespaces import mount
 from herringbone_contract.errors import MeasurementError, UnsupportedError
 
 PROGRAM = """
@@ -196,6 +198,22 @@ def test_root_cannot_leave_by_its_privileges(alone):
         """
     )
     assert failed == ["PermissionError", "OSError", "OSError", "PermissionError", *[True] * 4]
+
+
+@with_namespaces
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="mounts a file system")
+def test_a_file_system_whose_server_is_gone_is_left_out(alone, tmp_path):
+    dead = tmp_path / "dead"
+    dead.mkdir()
+    server = os.open("/dev/fuse", os.O_RDWR)
+    mount("fuse", str(dead), 0, b"fuse", f"fd={server},rootmode=40000,user_id=0,group_id=0")
+    os.close(server)
+    try:
+        with pytest.raises(OSError, match="endpoint is not connected"):
+            dead.stat()
+        assert alone("give(7)") == 7
+    finally:
+        subprocess.run(["umount", "-l", dead], check=True)
 
 
 @with_namespaces
