@@ -52,6 +52,7 @@ COMMANDS = {
     "download digits-1 plots output": (2, "expected model, output, checkpoints, logs and one folder"),
     "download digits-1 logs": (0, ""),
     "rehearse missing.py": (2, "missing.py"),
+    "notify digit-1": (2, "did you mean digits-1?"),
     "repack digit-1": (2, "did you mean digits-1?"),
     "top": (0, ""),
     "top --json": (0, ""),
