@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--image")
     options = parser.parse_args()
     found: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="hbh-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hbh-", ignore_cleanup_errors=True) as folder:
         os.environ["HERRINGBONE_HOME"] = f"{folder}/home"
         os.chdir(folder)
         Path("train.py").write_text(SCRIPT)
