@@ -17,6 +17,8 @@ from herringbone_contract.faults.policies import DRAIN
 CRASH_CODES = frozenset(
     128 + number for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 )
+# Of a supervisor that was asked to stop: SageMaker's code for it.
+STOPPED_CODE = 128 + signal.SIGTERM
 # The client recognises a lost host by these words.
 _LOST = "lost contact with "
 # The client recognises a host that lost a process of ours by these words.
@@ -156,7 +158,7 @@ def taken_away(host: str, notice: str) -> Failure:
     'exit code 143, killed by SIGTERM: the platform takes away algo-1: /run/drain exists'
     """
     message = f"the platform takes away {host}: {notice}"
-    return Failure(host=host, exit_code=128 + signal.SIGTERM, message=message, fault=DRAIN)
+    return Failure(host=host, exit_code=STOPPED_CODE, message=message, fault=DRAIN)
 
 
 # Remedies for the service's own failures, by its words for them; no script causes these.

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from herringbone_contract.errors import HerringboneError
+from herringbone_contract.failure import STOPPED_CODE
 from herringbone_entry import processes
 from herringbone_entry.event_loop import Loop
 from herringbone_entry.host import Host, base_paths, read_host, take_key, take_remote_key
@@ -25,7 +26,6 @@ from herringbone_entry.private import Private, read_private
 from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
-from herringbone_entry.supervisor.job_stop import STOPPED_CODE
 from herringbone_entry.supervisor.membership import Follower, Leader, Membership
 from herringbone_entry.supervisor.preparing import PreparingSupervisor
 from herringbone_entry.supervisor.running import RunningSupervisor

@@ -125,9 +125,20 @@ def is_ending(pid: int) -> bool:
 
 def name_and_state(pid: int) -> str:
     """Return the name and the state of a process, such as "python, D (disk sleep)"."""
-    lines = (line.partition(":") for line in (read_text(f"/proc/{pid}/status") or "").splitlines())
-    fields = {name: value.strip() for name, _, value in lines}
-    return f"{fields.get('Name', 'unknown')}, {fields.get('State', 'ended')}"
+    status = read_text(f"/proc/{pid}/status") or ""
+    return f"{status_field(status, 'Name') or 'unknown'}, {status_field(status, 'State') or 'ended'}"
+
+
+def status_field(status: str, name: str) -> str:
+    """Read a field from the text of /proc/PID/status; "" if it is not there.
+
+    >>> status_field("Name:\\tpython\\nState:\\tD (disk sleep)\\n", "State")
+    'D (disk sleep)'
+    """
+    for line in status.splitlines():
+        if line.startswith(f"{name}:"):
+            return line.partition(":")[2].strip()
+    return ""
 
 
 def is_stopped(pid: int) -> bool:

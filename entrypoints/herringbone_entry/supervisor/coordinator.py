@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.failure import CRASH_CODES, Failure, lost_contact, lost_process
+from herringbone_contract.failure import CRASH_CODES, STOPPED_CODE, Failure, lost_contact, lost_process
 from herringbone_contract.failure_text import parse_failure
 from herringbone_contract.faults.policies import REPORT, STOP, answer
 from herringbone_entry.supervisor.evidence import Evidence, first_cause
 from herringbone_entry.supervisor.host_register import HostRegister
-from herringbone_entry.supervisor.job_stop import STOPPED_CODE, JobStop
+from herringbone_entry.supervisor.job_stop import JobStop
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import (

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from herringbone_contract.events.stop_file import chosen
-from herringbone_contract.failure import Failure, taken_away
+from herringbone_contract.failure import STOPPED_CODE, Failure, taken_away
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Asked, Order, StopWanted
 
-STOPPED_CODE = 143
 # Ranks get SIGTERM where some host has not said by then how many calls its ranks have made.
 ASK_SECONDS = 1.0
 # Ranks that hang ask no more, and those whose loss is no number have nothing worth saving.

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from herringbone_contract.failure import Failure, lost_contact
+from herringbone_contract.failure import STOPPED_CODE, Failure, lost_contact
 from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.frames import Message, Wire
 from herringbone_entry.event_loop import Loop
 from herringbone_entry.host import Host
 from herringbone_entry.supervisor.coordinator import Coordinator
-from herringbone_entry.supervisor.job_stop import STOPPED_CODE
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.channel import Connector, Link

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from herringbone_entry import processes
@@ -22,6 +22,7 @@ CPU_SHARE, BYTES_PER_SECOND = 0.1, 16 << 10
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DONE, _ERROR = 4, 20, 3, 2
 _REQUEST_AND_DUMP = 0x301
 _INET_DIAG_INFO = 2
+_HEADER_BYTES = 16
 # Of inet_diag_msg: its size, and the place of the inode in it. Of tcp_info: the places of bytes_acked, bytes_received.
 _MESSAGE_BYTES, _INODE_AT, _ACKED_AT = 72, 68, 120
 
@@ -101,37 +102,36 @@ def _dump(family: int) -> Iterable[bytes]:
     body = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), states)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as link:
         link.settimeout(1.0)
-        link.send(struct.pack("=IHHII", 16 + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_AND_DUMP, 1, 0) + body)
+        link.send(
+            struct.pack("=IHHII", _HEADER_BYTES + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_AND_DUMP, 1, 0) + body
+        )
         while data := link.recv(1 << 16):
             yield data
-            if _is_last(data):
+            if any(kind in (_DONE, _ERROR) for kind, _, _ in _messages(data)):
                 return
-
-
-def _is_last(data: bytes) -> bool:
-    at = 0
-    while at + 16 <= len(data):
-        length, kind = struct.unpack_from("=IH", data, at)
-        if kind in (_DONE, _ERROR):
-            return True
-        at += max(16, (length + 3) & ~3)
-    return False
 
 
 def parse_messages(data: bytes) -> dict[str, int]:
     """Read the answers of the kernel to a dump of TCP connections. Raises `struct.error` for other bytes."""
-    found, at = {}, 0
-    while at + 16 <= len(data):
-        length, kind = struct.unpack_from("=IH", data, at)
-        end = min(at + length, len(data))
-        if kind == _SOCK_DIAG_BY_FAMILY:
-            (inode,) = struct.unpack_from("=I", data, at + 16 + _INODE_AT)
-            part = at + 16 + _MESSAGE_BYTES
-            while part + 4 <= end:
-                size, name = struct.unpack_from("=HH", data, part)
-                if name == _INET_DIAG_INFO and size >= 4 + _ACKED_AT + 16:
-                    acked, received = struct.unpack_from("=QQ", data, part + 4 + _ACKED_AT)
-                    found[f"socket:[{inode}]"] = acked + received
-                part += max(4, (size + 3) & ~3)
-        at += max(16, (length + 3) & ~3)
+    found = {}
+    for kind, at, end in _messages(data):
+        if kind != _SOCK_DIAG_BY_FAMILY:
+            continue
+        (inode,) = struct.unpack_from("=I", data, at + _INODE_AT)
+        part = at + _MESSAGE_BYTES
+        while part + 4 <= end:
+            size, name = struct.unpack_from("=HH", data, part)
+            if name == _INET_DIAG_INFO and size >= 4 + _ACKED_AT + 16:
+                acked, received = struct.unpack_from("=QQ", data, part + 4 + _ACKED_AT)
+                found[f"socket:[{inode}]"] = acked + received
+            part += max(4, (size + 3) & ~3)
     return found
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield the kind of each message in `data`, and where its content begins and ends."""
+    at = 0
+    while at + _HEADER_BYTES <= len(data):
+        length, kind = struct.unpack_from("=IH", data, at)
+        yield kind, at + _HEADER_BYTES, min(at + length, len(data))
+        at += max(_HEADER_BYTES, (length + 3) & ~3)

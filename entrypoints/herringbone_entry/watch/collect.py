@@ -71,8 +71,14 @@ class Look:
         status = processes.read_text(f"/proc/{pid}/status")
         if status is None:
             return
-        state = _field(status, "State")[:1]
-        facts = {"pid": pid, "name": _field(status, "Name")[:64], "state": state, "wchan": _wchan(pid), "threads": []}
+        state = processes.status_field(status, "State")[:1]
+        facts = {
+            "pid": pid,
+            "name": processes.status_field(status, "Name")[:64],
+            "state": state,
+            "wchan": _wchan(pid),
+            "threads": [],
+        }
         self.found.append(facts)
         if state in _DEAF or not processes.caught(status, STACKS_SIGNAL, unknown=False) or not _holds(pid, self._path):
             return
@@ -150,16 +156,9 @@ def _deaf_threads(pid: int) -> set[str]:
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             status = processes.read_text(f"{task}/status")
-            if status is not None and int(_field(status, "SigBlk") or "0", 16) & bit:
+            if status is not None and int(processes.status_field(status, "SigBlk") or "0", 16) & bit:
                 deaf.add(task.name)
     return deaf
-
-
-def _field(status: str, name: str) -> str:
-    for line in status.splitlines():
-        if line.startswith(f"{name}:"):
-            return line.partition(":")[2].strip()
-    return ""
 
 
 def _wchan(pid: int) -> str:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from herringbone_entry.watch.stragglers import median
+
 # A value is compared with the median of so many before it, and so many high ones in a row are a spike.
 _WINDOW, _LEAST, _IN_A_ROW = 50, 20, 3
 _SERIES = 64
@@ -33,13 +35,10 @@ class LossFault(NamedTuple):
         at = "" if self.step is None else f" at step {self.step}"
         if self.usual is None:
             return f"{self.name} is {self.value:g}{at}"
-        how = (
-            f", after {self.usual:.4g}"
-            if self.fault == "nan_loss"
-            else f", {self.value / self.usual:.1f} times as much as"
-        )
-        more = "" if self.fault == "nan_loss" else f" the median before it, {self.usual:.4g}"
-        return f"{self.name} is {self.value:.4g}{at}{how}{more}"
+        before = f"after {self.usual:.4g}"
+        if self.fault != "nan_loss":
+            before = f"{self.value / self.usual:.1f} times as much as the median before it, {self.usual:.4g}"
+        return f"{self.name} is {self.value:.4g}{at}, {before}"
 
 
 class Losses:
@@ -74,7 +73,7 @@ class Losses:
                 self._found.add((fault, *key))
                 step, by = event.get("step"), event.get("by") or 0
                 at = step + by * number if isinstance(step, int) and isinstance(by, int) else None
-                return LossFault(fault, key[1], name, float(value), at, _median(recent) if recent else None)
+                return LossFault(fault, key[1], name, float(value), at, median(recent) if recent else None)
         return None
 
     def _judge(self, key: tuple[str, int | None], recent: deque[float], value: Any) -> str:
@@ -84,7 +83,7 @@ class Losses:
             return ""
         if not math.isfinite(number):
             return "nan_loss"
-        usual = _median(recent) if len(recent) >= _LEAST else 0.0
+        usual = median(recent) if self._factor and len(recent) >= _LEAST else 0.0
         if self._factor and usual > 0.0 and number > self._factor * usual and not _words(key[0]) & _OTHERS:
             self._high[key] = self._high.get(key, 0) + 1
             return "loss_spike" if self._high[key] >= _IN_A_ROW else ""
@@ -100,9 +99,3 @@ def _is_loss(name: str) -> bool:
 
 def _words(name: str) -> set[str]:
     return set(re.split(r"[^a-z0-9]+", name.lower()))
-
-
-def _median(values: deque[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

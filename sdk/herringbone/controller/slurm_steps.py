@@ -30,7 +30,7 @@ from herringbone.records.job_events import held_seconds
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import BASE_VARIABLE, MAX_RECORD_BYTES, HostVariable
 from herringbone_contract.errors import ContractError
-from herringbone_contract.failure import exit_code_of
+from herringbone_contract.failure import STOPPED_CODE, exit_code_of
 from herringbone_contract.failure_text import parse_failure
 from herringbone_contract.paths import INSIDE
 from herringbone_contract.variables import SLURM_TASK
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 _SECRET_BYTES = 32
 # The controller touches its report this often.
 BEAT_SECONDS = 10
-_STOPPED_CODE = 128 + signal.SIGTERM
 # Ports outside the range from which systems take the ports of outgoing connections. Jobs that share a node start
 # their search at different ports.
 _LOWEST_PORT, _PORTS, _TRIES = 12_000, 18_000, 100
@@ -117,8 +116,8 @@ class StepHost(Host):
         code = exit_code_of(returned)
         if code == 0 and not safe_tree.exists(self.base, str(INSIDE.success)):
             # An srun that is told to end returns 0, whatever its program returns.
-            code = _STOPPED_CODE
-        self.cancelled = code == _STOPPED_CODE and self.failure() is None
+            code = STOPPED_CODE
+        self.cancelled = code == STOPPED_CODE and self.failure() is None
         return code
 
     def failure(self) -> Failure | None:

@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from herringbone.records.index import COMPLETED, FAILED, LIMITS, POLICY_STOPPED, STOPPED
-from herringbone_contract.failure import Failure
+from herringbone_contract.failure import STOPPED_CODE, Failure
 from herringbone_contract.faults.policies import DRAIN
-
-# The supervisors' exit code after a stop.
-_STOPPED_CODE = 143
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, limit: str = "") ->
     # A real failure comes before a stop: the stop may have been the answer to it.
     if failed:
         failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
-        if failure.fault not in ("", DRAIN) and failure.exit_code == _STOPPED_CODE:
+        if failure.fault not in ("", DRAIN) and failure.exit_code == STOPPED_CODE:
             # A watcher has stopped the job, as its policy says.
             return Verdict(STOPPED, POLICY_STOPPED)
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))

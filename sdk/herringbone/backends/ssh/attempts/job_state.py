@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.records.index import COMPLETED, FAILED, LIMITS, STOPPED, TERMINAL
 from herringbone_contract.errors import ContractError
-from herringbone_contract.failure import Failure
+from herringbone_contract.failure import STOPPED_CODE, Failure
 from herringbone_contract.failure_text import parse_failure
 
-# The exit code of a supervisor that was asked to stop, by its own controller or by another host.
-_STOPPED_CODE = 143
 # The column `description` of a host's row on its machine.
 KILLED_LATE = '{"killed": "it outlived the other hosts"}'
 # After the end of one host, the others hear of it from their supervisors. A host that still has not ended after this
@@ -158,7 +156,7 @@ def _was_killed_late(row: dict[str, Any]) -> bool:
 def _host_end(state: HostState, *, stop_requested: bool) -> HostEnd:
     assert state.row is not None
     if state.row["status"] == STOPPED:
-        return HostEnd(state.host, _STOPPED_CODE, ordered=True)
+        return HostEnd(state.host, STOPPED_CODE, ordered=True)
     if state.row["status"] == COMPLETED:
         return HostEnd(state.host, 0)
     failure = _failure(state.row)
@@ -168,7 +166,7 @@ def _host_end(state: HostState, *, stop_requested: bool) -> HostEnd:
             record = parse_failure(state.record)
     # A stop that reached one host also reaches the others through that host, possibly before their own controllers
     # hear of it. To those controllers it looks like a failure.
-    ordered = stop_requested and record is None and failure.exit_code == _STOPPED_CODE
+    ordered = stop_requested and record is None and failure.exit_code == STOPPED_CODE
     # A failure that names no host is that of a dead controller.
     lost = failure.host is None
     return HostEnd(state.host, failure.exit_code or 1, ordered, record, failure.log_tail, failure.message, lost)
