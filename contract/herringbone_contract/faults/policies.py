@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-# The kind of fault that is no failure: without another attempt, its job has stopped.
-DRAIN = "drain"
+# Kinds of faults that are no failures: without another attempt, the job has stopped; it has used nothing.
+DRAIN, IDLE = "drain", "idle"
 REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL = "report", "restart", "exclude_host", "stop", "fail"
 
 
@@ -42,7 +42,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             "parameters of a rank have other bits than those of its replicas, says `check_replicas_every`",
             watched=True,
         ),
-        "idle": Fault((STOP, REPORT), "no device of the job is used for `idle_timeout`", watched=True),
+        IDLE: Fault((STOP, REPORT), "no device of the job is used for `idle_timeout`", watched=True),
         DRAIN: Fault(
             (EXCLUDE_HOST, RESTART, STOP), "the platform takes a host away, says `drain_notice`", watched=True
         ),

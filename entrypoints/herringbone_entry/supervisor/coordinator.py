@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Spawn,
         StopWanted,
     )
-    from herringbone_entry.supervisor.job_watch import JobWatch
+    from herringbone_entry.supervisor.watching.job_watch import JobWatch
 
 # After the first sign of failure, wait for an earlier one that took longer to arrive.
 SETTLE_SECONDS = 0.25
@@ -269,7 +269,7 @@ class Coordinator:
             return
         if self._watch is None:
             try:
-                from herringbone_entry.supervisor.job_watch import JobWatch
+                from herringbone_entry.supervisor.watching.job_watch import JobWatch
             except ImportError:  # the package was removed while the job runs
                 return
 
@@ -284,7 +284,7 @@ class Coordinator:
         if chosen == REPORT or self.phase is not Phase.RUNNING:
             return
         if chosen == STOP:
-            text = f"stopping: fault_policies says so of {kind}"
+            text = f"stopping: so says the policy of {kind}"
             self._order({"kind": "say", "host": self._register.first, "text": text})
             self.phase = Phase.STOPPING
             self._job_stop.begin_after_fault(kind, failure)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from herringbone_entry.sidecars.mpirun import Mpirun
     from herringbone_entry.sidecars.observer import ObserverSidecar
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
-    from herringbone_entry.supervisor.host_watch import HostWatch
+    from herringbone_entry.supervisor.watching.host_watch import HostWatch
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
@@ -187,7 +187,7 @@ class RunningSupervisor:
     def _host_watch(self) -> HostWatch:
         if self._watch is None:
             # Not before the first events, or a client's look: a start does not wait for this module.
-            from herringbone_entry.supervisor.host_watch import HostWatch
+            from herringbone_entry.supervisor.watching.host_watch import HostWatch
 
             host = self._context.host
             self._watch = HostWatch(self._context, self._ranks, host.idle_timeout, host.loss_spike_factor)

@@ -24,7 +24,7 @@ import signal
 import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
-from herringbone.controller.hosts import Conclusion, Host, stops_idle
+from herringbone.controller.hosts import Conclusion, Host
 from herringbone.controller.permit import Permit
 from herringbone.controller.silence import Step
 from herringbone.controller.standstills import Standstills
@@ -281,8 +281,6 @@ class Controller:
         pipe, had_mllog = host.output, host.has_mllog
         host.drain()
         self._look_for_standstill()
-        if (why := host.log.take_idle()) and stops_idle(self._config):
-            self._stop_at_limit("idle_timeout", why)
         if host.has_mllog and not had_mllog:
             self._find_metrics()
         if host.log.states:

@@ -125,13 +125,6 @@ class Site:
         self.kill_orphans()
 
 
-def stops_idle(config: ControllerConfig) -> bool:
-    """Report whether the job is stopped when none of its devices is used, and not only reported."""
-    from herringbone_contract.faults.policies import STOP, answer
-
-    return answer("idle", config["policies"]["faults"]) == STOP
-
-
 class Host:
     """One supervisor.
 

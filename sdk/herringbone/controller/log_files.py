@@ -92,8 +92,6 @@ class EventsFile:
         self.stopped: tuple[str, ...] = ()
         # The record of the job's failure, if the host could not write the file; "" before.
         self.failure = ""
-        # Why the job is to be stopped, as none of its devices is used; "" before.
-        self.idle = ""
 
     def take(self, line: bytes) -> bool:
         """Write the event of a line, without its mark, as one of this host; return False if it is no such event."""
@@ -106,8 +104,6 @@ class EventsFile:
         if event["kind"] == "failure":
             self.failure = str(event.get("record"))
             return True
-        if event["kind"] == "idle" and event.get("ends") is True:
-            self.idle = next(iter(_names([event.get("what")])), "none of its devices is used")
         if event["kind"] == "alive":
             # For this controller alone; a file with all of them would grow for nothing.
             every = event.get("every")
@@ -197,14 +193,9 @@ class LogFile:
         """The processes of the host that somebody has stopped, in words."""
         return self._events.stopped
 
-    def take_idle(self) -> str:
-        """Return why the job is to be stopped, as none of its devices is used; "" without a reason that is new."""
-        why, self._events.idle = self._events.idle, ""
-        return why
-
     def begin_attempt(self) -> int:
         """Return the byte at which another attempt begins, whose host has not sent a sign of life yet."""
-        self._events.heartbeat, self._events.stopped, self._events.failure, self._events.idle = 0.0, (), "", ""
+        self._events.heartbeat, self._events.stopped, self._events.failure = 0.0, (), ""
         return self.size
 
     def feed(self, chunk: bytes, now: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from herringbone.records.index import COMPLETED, FAILED, LIMITS, POLICY_STOPPED, STOPPED
 from herringbone_contract.failure import STOPPED_CODE, Failure
-from herringbone_contract.faults.policies import DRAIN
+from herringbone_contract.faults.policies import DRAIN, IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, limit: str = "") ->
         failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
         if failure.fault not in ("", DRAIN) and failure.exit_code == STOPPED_CODE:
             # A watcher has stopped the job, as its policy says.
-            return Verdict(STOPPED, POLICY_STOPPED)
+            return Verdict(STOPPED, LIMITS["idle_timeout"] if failure.fault == IDLE else POLICY_STOPPED)
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))
     if limit:
         return Verdict(STOPPED, LIMITS[limit])

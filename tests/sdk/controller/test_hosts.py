@@ -24,9 +24,6 @@ class SlowLog:
     def __init__(self, writer):
         self.writer, self.num_chunks = writer, 0
 
-    def take_idle(self):
-        return ""
-
     def feed(self, chunk, now):
         self.num_chunks += 1
         assert self.num_chunks < 5, "one drain reads for ever"

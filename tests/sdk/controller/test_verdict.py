@@ -86,7 +86,8 @@ def test_a_stop_is_not_a_failure():
     assert judge(ends, stopped=True) == Verdict("Stopped", "Stopped")
     assert judge(ends, limit="max_run") == Verdict("Stopped", "MaxRuntimeExceeded")
     assert judge(ends, limit="max_cost") == Verdict("Stopped", "MaxCostExceeded")
-    assert judge(ends, limit="idle_timeout") == Verdict("Stopped", "IdleTimeoutExceeded")
+    idle = HostEnd("algo-1", 143, record=Failure(exit_code=143, fault="idle"))
+    assert judge([idle]) == Verdict("Stopped", "IdleTimeoutExceeded")
 
 
 def test_a_failure_before_the_stop_stays_a_failure():

@@ -41,7 +41,8 @@ def test_a_job_that_uses_nothing_is_told_of_and_then_stopped(stopped):
     job, lines = stopped("time.sleep(0.1)", idle_timeout=2)
     assert (job.status, job.secondary_status) == ("Stopped", "IdleTimeoutExceeded")
     assert any(line.startswith("idle: none of its processors has been used for 1 s") for line in lines)
-    assert any(line.endswith("and idle_timeout is 2 s: stopping") for line in lines)
+    assert any(line.endswith("and idle_timeout is 2 s") for line in lines)
+    assert "stopping: so says the policy of idle" in lines
     assert "saved" in lines
     idles = [event for event in job.events() if event["kind"] == "idle"]
     assert [event["ends"] for event in idles] == [False, True]

@@ -10,7 +10,7 @@ from herringbone.backends.detached import base_config
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
 from herringbone.backends.slurm.script import minutes
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine
-from herringbone.controller.hosts import Site, stops_idle
+from herringbone.controller.hosts import Site
 from herringbone.plan.budget import bill_text, budget_seconds, shown_dollars
 from herringbone.plan.options.typed import parse_options
 from herringbone.plan.plan import parse_plan
@@ -138,11 +138,6 @@ def test_the_first_limit_counts(members, spent, limit):
     site.spent = spent
     seconds, option, text = site.time_limit(config(**members))
     assert (option, seconds, text) == limit
-
-
-@pytest.mark.parametrize(("faults", "stops"), [({}, True), ({"idle": "report"}, False), ({"idle": "stop"}, True)])
-def test_an_idle_job_is_stopped_unless_it_is_only_to_be_reported(faults, stops):
-    assert stops_idle({"policies": {"logs": {}, "faults": faults}}) is stops
 
 
 def test_options_of_idleness_go_together():

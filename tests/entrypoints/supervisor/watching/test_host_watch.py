@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from herringbone_contract.events.format import encode
-from herringbone_entry.supervisor.host_watch import HostWatch
+from herringbone_entry.supervisor.watching.host_watch import HostWatch
 
 
 class Host:

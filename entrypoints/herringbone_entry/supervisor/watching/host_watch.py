@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from herringbone_contract.events.format import parse
 from herringbone_contract.masking import printable
 from herringbone_entry.host_context import HostContext
-from herringbone_entry.supervisor.host_steps import HostSteps
 from herringbone_entry.supervisor.rank_orders import RankOrder
+from herringbone_entry.supervisor.watching.host_steps import HostSteps
 from herringbone_entry.watch import activity, collect
 from herringbone_entry.watch.fold import place_of
 from herringbone_entry.watch.idleness import HostIdleness

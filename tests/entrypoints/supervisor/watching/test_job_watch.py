@@ -4,7 +4,8 @@ import pytest
 
 from herringbone_contract.events.format import encode
 from herringbone_contract.failure import Failure
-from herringbone_entry.supervisor.job_watch import PATIENCE_SECONDS, JobWatch
+from herringbone_entry.supervisor.watching.job_watch import JobWatch
+from herringbone_entry.supervisor.watching.looks import PATIENCE_SECONDS
 
 HOSTS = {0: "algo-1", 1: "algo-2", 2: "algo-3"}
 REDUCES = [["train.py:12 in step"], ["…/torch/distributed.py:3 in all_reduce", "train.py:12 in step"], "", True]
@@ -294,5 +295,4 @@ def test_unused_devices_are_told_at_half_of_the_limit_and_at_the_limit():
         ("idle", 0.0, False),
     ]
     assert job.events[0]["what"] == text.format(300)
-    # The controller stops the job, or not, as its policy says.
-    assert job.faults == []
+    assert job.faults == [("idle", Failure(None, None, message=job.lines[1]))]

@@ -1,11 +1,11 @@
-"""The coordinator's part in finding stragglers; `supervisor.host_steps` is the hosts'.
+"""The coordinator's part in finding stragglers; `supervisor.watching.host_steps` is the hosts'.
 
     steps      from hosts    step times of libraries that count their steps
     clock      from hosts    the answer to the order `clock`: this host's time
     times      from hosts    when a rank entered the collective operations of its last steps, and what it waited for
 
 A look asks all hosts at the same moment: a rank's look holds the rank up, and all ranks wait for each other anyway. It
-is a few round trips for the hosts' clocks, and then one order to all ranks. It does no I/O, as `supervisor.job_watch`.
+is a few round trips for the hosts' clocks, and then one order to all ranks. It does no I/O, as `job_watch`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from herringbone_contract.failure import Failure
+from herringbone_entry.supervisor.watching.printer import Printer
 from herringbone_entry.watch import causes, entries
 from herringbone_entry.watch.stragglers import Straggler, Stragglers
 
@@ -44,19 +45,19 @@ class Trip(NamedTuple):
 
 
 class StragglerWatch:
-    """Names stragglers by what hosts report; `rank_hosts` has the host of each rank, `first` prints."""
+    """Names stragglers by what hosts report; `rank_hosts` has the host of each rank."""
 
     def __init__(
         self,
         rank_hosts: Mapping[int, str],
         *,
+        printer: Printer,
         order: Callable[[Order], None],
-        first: str,
         later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float],
         on_fault: Callable[[str, Failure], None],
     ) -> None:
-        self._rank_hosts, self._first = rank_hosts, first
+        self._rank_hosts, self._printer = rank_hosts, printer
         self._order, self._later, self._clock, self._on_fault = order, later, clock, on_fault
         named = set[int]()
         self._by_steps = Stragglers(len(rank_hosts), named)
@@ -155,7 +156,7 @@ class StragglerWatch:
             f"{straggler.ratio:.2f} times the median of all ranks, {straggler.median:.3g} s, over "
             f"{straggler.steps} steps" + (f": {why}" if why else "")
         )
-        self._order({"kind": "say", "host": self._first, "text": text})
+        self._printer.say(text)
         event = {
             "kind": "straggler",
             "rank": rank,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from herringbone_entry.supervisor.straggler_watch import StragglerWatch
+from herringbone_entry.supervisor.watching.printer import Printer
+from herringbone_entry.supervisor.watching.straggler_watch import StragglerWatch
 
 HOSTS = {0: "algo-1", 1: "algo-2", 2: "algo-3"}
 USUAL = {"cpu": 0.5}
@@ -19,7 +20,7 @@ class Job:
         self.now, self.steps, self.walls = 0.0, 0, dict(WALLS)
         self.watch = StragglerWatch(
             hosts,
-            first="algo-1",
+            printer=Printer("algo-1", self.orders.append),
             order=self.orders.append,
             later=lambda *timer: self.timers.append(timer),
             clock=lambda: self.now,
