@@ -1,4 +1,4 @@
-"""How the coordinator's watchers tell what they find: the first host prints it, as lines of the log and as events."""
+"""The voice of the watchers of a job: the first host prints what they find, as lines of the log and as events."""
 
 from __future__ import annotations
 

@@ -1,0 +1,132 @@
+"""Measure what a fault costs on each engine: until it is told, its attempt is over, and the job trains again.
+
+Usage: `.venv/bin/python -m tests.campaigns.lost_seconds [--engines process,docker,ssh,slurm] [--times 3]` from the root
+of the repository, as root; `tests.campaigns.hangs` says what the engines need. Two ranks on two hosts take steps of
+0.1 s and save at each fifth; the fault comes at the 13th. The last line is JSON: for each engine and fault the medians,
+in seconds after the fault. docs/understand/restarts.md has the table.
+
+    told       an event names the fault; a lost rank or host is told by the end of the attempt
+    over       the next attempt is announced
+    began      the script of the next attempt runs its first line
+    trains     its first step ends
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from herringbone import Estimator, TrainingJob
+from herringbone.api.planning import plan_request
+from tests.campaigns.hangs import engine
+
+_SECONDS = 180.0
+SCRIPT = """
+import time
+print(f"began {time.time()}", flush=True)
+import os, signal
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from herringbone_contract.events.script import log_metrics
+
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), Path(os.environ["SM_CHECKPOINT_DIR"])
+files = sorted(folder.glob("step-*.pt"))
+first = torch.load(files[-1])["step"] if files else 0
+for step in range(first, 20):
+    time.sleep(0.1)
+    gradient = torch.ones(4)
+    loss = 1.0
+    if step == 13 and first == 0:
+        if rank == 1:
+            print(f"fault {time.time()}", flush=True)
+            if os.environ["FAULT"] == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if os.environ["FAULT"] == "lost":
+                os.kill(os.getppid(), signal.SIGKILL)
+            while os.environ["FAULT"] == "hang":
+                pass
+        loss = float("nan") if os.environ["FAULT"] == "nan" and rank == 1 else loss
+    dist.all_reduce(gradient)
+    log_metrics({"loss": loss}, step=step)
+    print(f"step {step} {time.time()}", flush=True)
+    if step % 5 == 4:
+        if rank == 0 or os.environ["ALL_SAVE"] == "yes":
+            torch.save({"step": step + 1}, folder / "part")
+            os.replace(folder / "part", folder / f"step-{step:03}.pt")
+        dist.barrier()
+"""
+FAULTS = ("killed", "lost", "hang", "nan")
+
+
+def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
+    """Run one job, and return its moments in seconds after the fault."""
+    own = dict(settings)
+    backend = own.pop("backend", None)
+    estimator = Estimator(
+        "train.py",
+        instance_count=2,
+        distribution={"torch_distributed": {"enabled": True}},
+        hang_timeout=4,
+        fault_policies={"nan_loss": "restart"},
+        # A rank that is killed is the script's own failure.
+        log_policies={"fault ": "restart"} if fault == "killed" else {},
+        max_retry_attempts=1,
+        environment={"FAULT": fault, "OMP_NUM_THREADS": "1", "ALL_SAVE": "no" if backend is None else "yes"},
+        **own,
+    )
+    if backend is None:
+        job = estimator.fit(logs=False, wait=False)
+    else:
+        job = TrainingJob.submit(plan_request(estimator._asked(None), backend, None), backend)
+    if job.wait(timeout=_SECONDS).status != "Completed":
+        raise RuntimeError(f"{fault}: {job.status}: {[line.text for line in job.logs()][-5:]}")
+    text = "\n".join(line.text for line in job.logs())
+    began = float(re.search(r"fault ([\d.]+)", text)[1])  # type: ignore[index]
+    steps = [(int(step), float(when)) for step, when in re.findall(r"step (\d+) ([\d.]+)", text)]
+    events = list(job.events())
+    over = next(event["t"] for event in events if event["kind"] == "state" and event["secondary"] == "Restarting")
+    told = min((event["t"] for event in events if event["kind"] in ("hang", "fault")), default=over)
+    return {
+        "told": told - began,
+        "over": over - began,
+        "began": min(float(when) for when in re.findall(r"began ([\d.]+)", text) if float(when) > began) - began,
+        "trains": min(when for step, when in steps if when > over) - began,
+        "redone": 13 - min(step for step, when in steps if when > over),
+    }
+
+
+def main() -> int:
+    """Run all pairs of an engine and a fault, and print their medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", default="process,docker,ssh,slurm")
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--image")
+    options = parser.parse_args()
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="hbl-", ignore_cleanup_errors=True) as folder:
+        os.environ["HERRINGBONE_HOME"] = f"{folder}/home"
+        os.chdir(folder)
+        Path("train.py").write_text(SCRIPT)
+        for name in options.engines.split(","):
+            with engine(name, Path(folder, "home"), options.image) as settings:
+                for fault in options.faults.split(","):
+                    runs = [run(settings, fault) for _ in range(options.times)]
+                    medians = {each: round(statistics.median(one[each] for one in runs), 2) for each in runs[0]}
+                    found[f"{name} {fault}"] = medians
+                    print(f"{name:8} {fault:8} {medians}", flush=True)
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
