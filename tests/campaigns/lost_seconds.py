@@ -47,7 +47,9 @@ for step in range(first, 20):
     loss = 1.0
     if step == 13 and first == 0:
         if rank == 1:
-            print(f"fault {time.time()}", flush=True)
+            # The line must leave before the supervisor dies.
+            print(f"fault {time.time() + 0.3}", flush=True)
+            time.sleep(0.3)
             if os.environ["FAULT"] == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if os.environ["FAULT"] == "lost":
@@ -93,7 +95,7 @@ def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
     began = float(re.search(r"fault ([\d.]+)", text)[1])  # type: ignore[index]
     steps = [(int(step), float(when)) for step, when in re.findall(r"step (\d+) ([\d.]+)", text)]
     events = list(job.events())
-    over = next(event["t"] for event in events if event["kind"] == "state" and event["secondary"] == "Restarting")
+    over = next(event["t"] for event in events if event["kind"] == "state" and event["state"] == "Restarting")
     told = min((event["t"] for event in events if event["kind"] in ("hang", "fault")), default=over)
     return {
         "told": told - began,
