@@ -54,8 +54,8 @@ for step in range(first, 20):
                 os.kill(os.getpid(), signal.SIGKILL)
             if os.environ["FAULT"] == "lost":
                 os.kill(os.getppid(), signal.SIGKILL)
-            while os.environ["FAULT"] == "hang":
-                pass
+            while os.environ["FAULT"] in ("hang", "busy"):
+                time.sleep(0.0 if os.environ["FAULT"] == "busy" else 1e6)
         loss = float("nan") if os.environ["FAULT"] == "nan" and rank == 1 else loss
     dist.all_reduce(gradient)
     log_metrics({"loss": loss}, step=step)
@@ -66,7 +66,7 @@ for step in range(first, 20):
             os.replace(folder / "part", folder / f"step-{step:03}.pt")
         dist.barrier()
 """
-FAULTS = ("killed", "lost", "hang", "nan")
+FAULTS = ("killed", "lost", "hang", "busy", "nan")
 
 
 def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
@@ -102,7 +102,9 @@ def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
         "over": over - began,
         "began": min(float(when) for when in re.findall(r"began ([\d.]+)", text) if float(when) > began) - began,
         "trains": min(when for step, when in steps if when > over) - began,
-        "redone": 13 - min(step for step, when in steps if when > over),
+        "redone": max(step for step, when in steps if when < over)
+        + 1
+        - min(step for step, when in steps if when > over),
     }
 
 
