@@ -76,7 +76,8 @@ def start_message(
         environment |= mxnet_cluster.environment(
             "worker", rendezvous, hosts=placement.num_hosts, on_one_machine=host.on_one_machine, interface=interface
         )
-    if placement.world_size > 1:
+    is_seen = host.environ.get(HostVariable.OBSERVER) != "off" or host.hang_timeout(placement.world_size)
+    if placement.world_size > 1 and is_seen:
         # torch then records the last collective operations, for a few microseconds each.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
     if interface is not None:

@@ -94,6 +94,27 @@ def test_ranks_live_only_in_the_groups_that_the_distribution_names(make_job) -> 
     assert [dump["env"]["SM_CURRENT_HOST"] for _, dump in sorted(dumps(job).items())] == ["algo-1", "algo-2"]
 
 
+def test_ranks_that_nobody_watches_record_nothing(make_job) -> None:
+    modules = """
+    import json, os, sys
+    import torch.distributed, torch.optim
+    names = [name for name in sys.modules if name.startswith("herringbone_")]
+    with open(os.environ["ROOT"] + "/rank-" + os.environ["RANK"], "w") as file:
+        json.dump({"names": names, "buffer": os.environ.get("TORCH_FR_BUFFER_SIZE")}, file)
+    """
+    found = {}
+    for observer in ("off", "on"):
+        job = make_job(hosts=2)
+        job.environment["HERRINGBONE_OBSERVER"] = observer
+        job.write(modules, sagemaker_torch_distributed_enabled=True, sagemaker_hang_timeout=0)
+        assert [result.code for result in job.run().values()] == [0, 0]
+        found[observer] = dumps(job)[1]
+    new = set(found["on"]["names"]) - set(found["off"]["names"])
+    assert (found["off"]["buffer"], found["on"]["buffer"]) == (None, "2000")
+    assert "herringbone_entry.ranks.recorder.step_times" in new
+    assert not [name for name in found["off"]["names"] if ".events" in name or ".recorder" in name]
+
+
 def test_the_channel_of_the_hosts_key_is_hidden_from_the_script(make_job) -> None:
     job = make_job()
     job.write("")
