@@ -33,6 +33,7 @@ _REQUIRED = {
     "mxnet": "--mxnet-required",
     "huggingface": "--huggingface-required",
     "slurm": "--slurm-required",
+    "kubernetes": "--kubernetes-required",
     "ssh": "--ssh-required",
     "trackers": "--trackers-required",
     "chromium": "--chromium-required",

@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,13 +228,15 @@ class Network:
     The bridge has a namespace of its own, so the firewall rules of this machine (Docker's, for example) do not apply.
     """
 
-    def __init__(self, number: int) -> None:
-        self._name = f"hbc{number}"
+    def __init__(self, number: int, nodes: Sequence[str] = NODES, *, kind: str = "hbc", block: str = "198.18") -> None:
+        self._kind = kind
+        self._name = f"{kind}{number}"
+        self._nodes = nodes
         # From the address block for tests of network devices (RFC 2544).
-        self.prefix = f"198.18.{number % 250}"
+        self.prefix = f"{block}.{number % 250}"
 
     def address(self, node: str) -> str:
-        return f"{self.prefix}.{NODES.index(node) + 1}"
+        return f"{self.prefix}.{self._nodes.index(node) + 1}"
 
     def inside(self, node: str) -> list[str]:
         # `ip netns exec` would also mount another /sys.
@@ -242,9 +244,9 @@ class Network:
 
     def make(self) -> None:
         """Remove the namespaces of killed test runs, then create this network."""
-        for space in Path("/run/netns").glob("hbc*"):
-            if not Path("/proc", space.name.removeprefix("hbc").partition("-")[0]).exists():
-                subprocess.run(("ip", "netns", "del", space.name), capture_output=True)
+        for old in Path("/run/netns").glob(f"{self._kind}*"):
+            if not Path("/proc", old.name.removeprefix(self._kind).partition("-")[0]).exists():
+                subprocess.run(("ip", "netns", "del", old.name), capture_output=True)
         _ip("netns", "add", self._name)
         _ip("-netns", self._name, "link", "add", "switch", "type", "bridge")
         _ip("-netns", self._name, "link", "set", "switch", "up")
@@ -252,7 +254,7 @@ class Network:
         self._plug_in("here")
         _ip("address", "add", f"{self.prefix}.254/24", "dev", self._name)
         _ip("link", "set", self._name, "up")
-        for node in NODES:
+        for node in self._nodes:
             space = self._space(node)
             _ip("netns", "add", space)
             _ip("-netns", self._name, "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", space)
@@ -269,7 +271,7 @@ class Network:
 
     def remove(self) -> None:
         """Remove the namespaces; their links disappear with them."""
-        for space in (*map(self._space, NODES), self._name):
+        for space in (*map(self._space, self._nodes), self._name):
             subprocess.run(("ip", "netns", "del", space), capture_output=True)
 
     def _plug_in(self, link: str) -> None:
