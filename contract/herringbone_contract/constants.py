@@ -61,6 +61,9 @@ class Key:
     FAULT_POLICIES = "sagemaker_fault_policies"
     # Our own addition: the notice that the platform takes a host away, see `events.drain`; a text, or a list as JSON.
     DRAIN_NOTICE = "sagemaker_drain_notice"
+    # Our own addition: true or false, whether hosts are examined before the first step. Left out: if they are several
+    # machines.
+    INFRA_CHECK = "sagemaker_enable_infra_check"
     # Our own addition: `checkpoint.keeping.Keep` as JSON. Left out, no checkpoint is removed.
     KEEP_CHECKPOINTS = "sagemaker_keep_checkpoints"
     DISTRIBUTION_INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"

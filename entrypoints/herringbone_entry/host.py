@@ -110,6 +110,13 @@ class Host(NamedTuple):
         return {str(kind): str(each) for kind, each in value.items()} if isinstance(value, dict) else {}
 
     @property
+    def infra_check(self) -> bool | None:
+        """True if the job's hosts are examined before its first step; None: if they are several machines."""
+        value = self.steering.get(Key.INFRA_CHECK)
+        # Without a lifeline a service has started the hosts, and examines them itself where it is asked to.
+        return value if isinstance(value, bool) else None if self.lifeline is not None else False
+
+    @property
     def keep_checkpoints(self) -> dict[str, Any] | None:
         """The checkpoints that the job keeps, as `keeping.Keep` has it; None for all."""
         value = self.steering.get(Key.KEEP_CHECKPOINTS)

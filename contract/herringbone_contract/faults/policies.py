@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 # Kinds of faults that are no failures: without another attempt, the job has stopped; it has used nothing.
 DRAIN, IDLE = "drain", "idle"
+# The kind of fault that ends an attempt before its first step.
+UNHEALTHY = "unhealthy_host"
 REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL = "report", "restart", "exclude_host", "stop", "fail"
 
 
@@ -45,6 +47,11 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         IDLE: Fault((STOP, REPORT), "no device of the job is used for `idle_timeout`", watched=True),
         DRAIN: Fault(
             (EXCLUDE_HOST, RESTART, STOP), "the platform takes a host away, says `drain_notice`", watched=True
+        ),
+        UNHEALTHY: Fault(
+            (EXCLUDE_HOST, RESTART, REPORT, FAIL),
+            "a host cannot train, says the check before the first step",
+            watched=True,
         ),
         "host_lost": Fault((RESTART, EXCLUDE_HOST, FAIL), "a host, or a process of ours on it, is gone"),
         "device_error": Fault((EXCLUDE_HOST, RESTART, FAIL), "the driver of a GPU says that it is broken"),

@@ -35,6 +35,15 @@ def interface_of(host: Host, local_address: str | None, interfaces: Mapping[str,
     return pick((named, host.resources.network_interface), local_address, interfaces)
 
 
+def variables(host: Host, interface: str | None) -> dict[str, str]:
+    """Return the variables that lead torch to the interface of the other hosts, unless the user has set them."""
+    if interface is None:
+        return {}
+    # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
+    names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+    return {name: interface for name in names if name not in host.base_environment}
+
+
 def interfaces() -> dict[str, list[str]]:
     """Return this host's interfaces, each with its addresses."""
     addresses_of: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}

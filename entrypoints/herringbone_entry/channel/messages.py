@@ -51,10 +51,11 @@ class Facts(TypedDict):
 
 
 class Checked(TypedDict):
-    """A host has looked at itself and has asked for the others' names."""
+    """A host has done what an order `Check` asked for: `report` has `Facts`, or a part of that of `faults.health`."""
 
     kind: Literal["checked"]
-    facts: Facts
+    ask: str
+    report: Any
 
 
 class RankEnded(TypedDict):
@@ -285,10 +286,13 @@ class DaemonEnded(TypedDict):
 
 
 class Check(TypedDict):
-    """Look at yourself and resolve these names."""
+    """Look at yourself and resolve `names`, or examine yourself, or your links to `hosts`, or end that.
+
+    `ask` in the request says which: "look", "local", "links" or "end".
+    """
 
     kind: Literal["check"]
-    names: list[str]
+    request: dict[str, Any]
 
 
 class Say(TypedDict):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Spawn,
         StopWanted,
     )
+    from herringbone_entry.supervisor.start_checks import StartChecks
     from herringbone_entry.supervisor.watching.job_watch import JobWatch
 
 # After the first sign of failure, wait for an earlier one that took longer to arrive.
@@ -69,7 +70,7 @@ class Coordinator:
 
     `order` sends a message to every host that has joined, or to the one host that the message names. `clock` and
     `later` count the same seconds. `across` means that the hosts are machines of their own, to be checked before the
-    start. `policies` has the user's answers to kinds of faults.
+    start. `policies` has the user's answers to kinds of faults, `infra_check` says whether hosts are examined.
     """
 
     def __init__(
@@ -82,14 +83,15 @@ class Coordinator:
         join_timeout: float,
         across: bool,
         policies: Mapping[str, str],
+        infra_check: bool | None = False,
     ) -> None:
-        self._policies = policies
+        self._policies, self._infra_check = policies, infra_check
         self._register = HostRegister(hosts, across=across)
         self._order, self._clock, self._later = order, clock, later
         # All members belong to the event loop's thread: events, timers and orders all run there.
         self.phase = Phase.JOINING
-        # While true, machines look at themselves, and the join timeout no longer applies.
-        self._checking = False
+        # Once all hosts are ready, and the join timeout no longer applies.
+        self._checks: StartChecks | None = None
         self._rank_hosts: dict[int, str] = {}
         # A rank has an entry once its end is known; the code is None when only mpirun knows it.
         self._codes: dict[int, int | None] = {}
@@ -141,8 +143,7 @@ class Coordinator:
         if self.phase is Phase.DONE:
             return
         # An event of a kind that this release does not know is ignored.
-        handler = self._handlers.get(event["kind"])
-        if handler is not None:
+        if (handler := self._handlers.get(event["kind"])) is not None:
             handler(host, event)
         self._advance()
 
@@ -166,32 +167,30 @@ class Coordinator:
         self._register.add_ready(host, ready)
         if self.phase is not Phase.JOINING or self._register.missing:
             return
-        if not self._register.across:
+        if not (self._register.across or self._infra_check):
             self._start()
             return
-        from herringbone_entry.supervisor.preflight import PATIENCE_SECONDS
+        # Most jobs have one host and never need this module.
+        from herringbone_entry.supervisor.start_checks import StartChecks
 
-        self._checking = True
-        self._order({"kind": "check", "names": [self._register.first, self._register.layout.master]})
-        # A slow name server must not keep a healthy job from starting.
-        self._later(PATIENCE_SECONDS, self._end_check)
+        self._checks = StartChecks(
+            self._register,
+            order=self._order,
+            later=self._later,
+            infra_check=self._infra_check,
+            policies=self._policies,
+            is_over=lambda: self.phase is not Phase.JOINING,
+            on_end=lambda failure: self._start() if failure is None else self._end(1, failure),
+        )
+        self._checks.begin()
 
     def _checked(self, host: str, checked: Checked) -> None:
-        self._register.add_facts(host, checked["facts"], self._clock())
-        if self._register.all_checked:
-            self._end_check()
-
-    def _end_check(self) -> None:
-        """Print the table of hosts and start: all hosts have answered, or the time for answers is over."""
-        if not self._checking or self.phase is not Phase.JOINING:
-            return
-        self._checking = False
-        self._order({"kind": "say", "host": self._register.first, "text": self._register.report()})
-        self._start()
+        if self._checks is not None:
+            self._checks.take(host, checked, self._clock())
 
     def _end_joining(self, waited: float) -> None:
         """Give up hosts that have not come in time."""
-        if self.phase is Phase.JOINING and not self._checking:
+        if self.phase is Phase.JOINING and self._checks is None:
             names = ", ".join(self._register.missing)
             message = f"{names} did not come within {waited:g} s; is the host up, and did its container start?"
             self._end(1, Failure(exit_code=1, exception="LaunchError", message=message))

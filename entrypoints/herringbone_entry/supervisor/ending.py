@@ -98,7 +98,8 @@ def load_modules() -> None:
     import traceback
 
     from herringbone_contract import failure_text, masking
+    from herringbone_entry.health import memory
     from herringbone_entry.observer import checkpoints
-    from herringbone_entry.supervisor import failure, memory
+    from herringbone_entry.supervisor import failure
 
     _ = linecache, traceback, failure_text, failure, memory, masking, checkpoints

@@ -26,7 +26,7 @@ class HostRegister:
         self.counts: dict[str, int] = {}
         # Reports of hosts that can start; a host that failed early has none.
         self._readies: dict[str, Ready] = {}
-        self._facts: dict[str, Facts] = {}
+        self.facts: dict[str, Facts] = {}
         # Each host's clock minus the coordinator's, in seconds.
         self._skews: dict[str, float] = {}
         self._lost: set[str] = set()
@@ -52,9 +52,16 @@ class HostRegister:
         return len(set(self.counts) | self._lost) == len(self.hosts)
 
     @property
-    def all_checked(self) -> bool:
-        """True if each host has looked at itself."""
-        return len(self._facts) == len(self.hosts)
+    def skews(self) -> dict[str, float]:
+        """Each host's clock minus the first host's, in seconds."""
+        # The coordinator's own clock counts from an unknown start.
+        base = self._skews.get(self.first, 0.0)
+        return {host: skew - base for host, skew in self._skews.items()}
+
+    @property
+    def num_machines(self) -> int:
+        """The number of machines of the hosts that have reported theirs."""
+        return len({self._machine_of(host) for host in self.facts})
 
     @property
     def has_launcher(self) -> bool:
@@ -76,7 +83,7 @@ class HostRegister:
 
     def add_facts(self, host: str, facts: Facts, now: float) -> None:
         """Note a host's facts; `now` is the time at which they arrived, by the coordinator's clock."""
-        self._facts[host] = facts
+        self.facts[host] = facts
         # Off by the message's time on its way as well, which is about a millisecond.
         self._skews[host] = facts["wall"] - now
 
@@ -90,11 +97,9 @@ class HostRegister:
 
     def report(self) -> str:
         """Return the table of hosts, with a warning for each thing that may go wrong later."""
-        from herringbone_entry.supervisor.preflight import report
+        from herringbone_entry.health.preflight import report
 
-        # Clocks are compared with the first host's: the coordinator's own clock counts from an unknown start.
-        base = self._skews.get(self.first, 0.0)
-        return "\n".join(report(self.hosts, self._facts, {host: skew - base for host, skew in self._skews.items()}))
+        return "\n".join(report(self.hosts, self.facts, self.skews))
 
     def rendezvous(self) -> Rendezvous:
         """Return the addresses and ports of rank 0's host, of helpers and of TensorFlow's servers."""
@@ -103,7 +108,7 @@ class HostRegister:
         # rank 0.
         master = self._readies[layout.master]
         servers = tuple(
-            TensorFlowServers(self._address_of(host), *self._readies[host]["tensorflow"])
+            TensorFlowServers(self.address_of(host), *self._readies[host]["tensorflow"])
             for host in layout.hosts
             if self._readies[host]["tensorflow"]
         )
@@ -133,7 +138,7 @@ class HostRegister:
         if not self.across:
             return "this machine"
         # A host that did not answer in time, or does not know, counts as a machine of its own.
-        return (self._facts[host]["machine"] if host in self._facts else "") or host
+        return (self.facts[host]["machine"] if host in self.facts else "") or host
 
     def _helper_servers(self) -> str:
         ports = self._helper_ports()
@@ -142,7 +147,7 @@ class HostRegister:
         from herringbone_contract.reduce_servers import ReduceServer, encode
 
         # In the order of the hosts: ranks number the servers by their position.
-        return encode([ReduceServer(host, self._address_of(host), ports[host]) for host in self.hosts if host in ports])
+        return encode([ReduceServer(host, self.address_of(host), ports[host]) for host in self.hosts if host in ports])
 
     def _helper_ports(self) -> dict[str, int]:
         # Training hosts report None.
@@ -151,27 +156,27 @@ class HostRegister:
     def _master_address(self, master: str) -> str:
         if not self.across:
             return _LOOPBACK
-        from herringbone_entry.supervisor.preflight import master_address
+        from herringbone_entry.health.preflight import master_address
 
-        return master_address(master, self._facts)
+        return master_address(master, self.facts)
 
     def _listen_address(self, layout: Layout) -> str:
         if not self.across:
             return _LOOPBACK
-        from herringbone_entry.supervisor.preflight import listen_address
+        from herringbone_entry.health.preflight import listen_address
 
-        return listen_address(layout.master, [host for host in layout.hosts if host != layout.master], self._facts)
+        return listen_address(layout.master, [host for host in layout.hosts if host != layout.master], self.facts)
 
     def _unknown_names(self) -> dict[str, str]:
         """Return the addresses of all hosts where some host does not know some name; empty where names resolve."""
-        if self.across and not any(facts["unknown"] for facts in self._facts.values()):
+        if self.across and not any(facts["unknown"] for facts in self.facts.values()):
             return {}
-        return {host: address for host in self.hosts if (address := self._address_of(host)) != host}
+        return {host: address for host in self.hosts if (address := self.address_of(host)) != host}
 
-    def _address_of(self, host: str) -> str:
+    def address_of(self, host: str) -> str:
         """Return the address of a host for the others; the name of a host that did not report in time."""
         if not self.across:
             return _LOOPBACK
-        facts = self._facts.get(host)
+        facts = self.facts.get(host)
         # A name may still resolve later, so a missing address is no reason to give up.
         return (facts["address"] if facts is not None else None) or host

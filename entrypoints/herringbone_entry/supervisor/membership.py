@@ -69,6 +69,7 @@ class Leader:
             join_timeout=host.join_timeout,
             across=not host.on_one_machine,
             policies=host.fault_policies,
+            infra_check=host.infra_check,
         )
         if host.control is not None and key is not None:
             # Most jobs have one host and never need these modules.
@@ -190,9 +191,12 @@ class Follower:
 
     def _join(self, wire: Wire) -> None:
         from herringbone_entry.channel.channel import MISSED_HEARTBEATS, Link
+        from herringbone_entry.supervisor.start_checks import LINKS_SECONDS, LOCAL_SECONDS
 
         # After this time the first host has started the job or given up: it began to wait at least as early as we did.
         patience = self._host.join_timeout + MISSED_HEARTBEATS * self._host.heartbeat
+        # It has seen that all are ready by then, and may examine them.
+        patience += LOCAL_SECONDS + LINKS_SECONDS
         self._loop.later(patience, self._lose_unless_started)
         self._local_address = interfaces.local_address(wire.connection)
         self._link = Link(

@@ -266,7 +266,7 @@ class RankGroup:
             return record
         # The next rank that is killed may be killed by us.
         self._oom_kills = kills
-        from herringbone_entry.supervisor.memory import out_of_memory
+        from herringbone_entry.health.memory import out_of_memory
 
         reason = out_of_memory()
         if child:

@@ -47,6 +47,7 @@ from herringbone_entry.supervisor.stopping import HostStop
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Removed, Spawn, Start
+    from herringbone_entry.health.host_checks import HostChecks
     from herringbone_entry.sidecars.mpirun import Mpirun
     from herringbone_entry.sidecars.observer import ObserverSidecar
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
@@ -95,6 +96,7 @@ class RunningSupervisor:
         self._observer: ObserverSidecar | None = None
         self._finish_order: Finish | None = None
         self._watch: HostWatch | None = None
+        self._checks: HostChecks | None = None
         self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
         self._handlers: dict[str, Callable[[Any], None]] = {
             "check": self._check,
@@ -124,8 +126,7 @@ class RunningSupervisor:
     def receive(self, order: Order) -> None:
         """Obey an order of the coordinator."""
         # An order of a kind that this release does not know is ignored.
-        handler = self._handlers.get(order["kind"])
-        if handler is not None:
+        if (handler := self._handlers.get(order["kind"])) is not None:
             handler(order)
 
     def reap(self) -> None:
@@ -179,10 +180,12 @@ class RunningSupervisor:
         )
 
     def _check(self, order: Check) -> None:
-        # Most jobs have one host and never need this module.
-        from herringbone_entry.supervisor.preflight import check
+        if self._checks is None:
+            # Most jobs have one host and never need this module.
+            from herringbone_entry.health.host_checks import HostChecks
 
-        check(order["names"], self._context, self._prepared.environment, self._membership.local_address())
+            self._checks = HostChecks(self._context, self._prepared, self._membership.local_address())
+        self._checks.obey(order)
 
     def _host_watch(self) -> HostWatch:
         if self._watch is None:
@@ -360,8 +363,7 @@ class RunningSupervisor:
         self._finish_order = order
         self._host_stop.end()
         self._ranks.let_go()
-        # [1]
-        for sidecar in self._sidecars:
+        for sidecar in self._sidecars:  # [1]
             sidecar.end()
         if self._observer is not None:
             self._observer.end()

@@ -10,7 +10,7 @@ from pathlib import Path
 from herringbone_contract.constants import HostVariable, Key, RankVariable, ReduceVariable
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import Layout, RankPlacement
-from herringbone_entry.channel import attach
+from herringbone_entry.channel import attach, interfaces
 from herringbone_entry.channel.frames import Message
 from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variables
 from herringbone_entry.host import Host
@@ -80,10 +80,7 @@ def start_message(
     if placement.world_size > 1 and is_seen:
         # torch then records the last collective operations, for a few microseconds each.
         environment |= {name: value for name, value in attach.RECORDER.items() if name not in inherited}
-    if interface is not None:
-        # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
-        names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
-        environment |= {name: interface for name in names if name not in inherited}
+    environment |= interfaces.variables(host, interface)
     environment |= _child_environment(prepared, host, rendezvous.names) | _replicas_environment(host)
     return {
         "environment": environment,

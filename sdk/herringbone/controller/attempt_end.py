@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.hosts import Conclusion, Restart
-from herringbone.controller.retry import Attempt, Policies, decide, find_policy, unkillable
+from herringbone.controller.retry import Attempt, Policies, decide, find_policy, replacements, unkillable
 from herringbone.controller.verdict import Verdict
 from herringbone.plan.budget import bill_text
 from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
@@ -114,6 +114,11 @@ class EndedHosts(Protocol):
         """Report that somebody asked the job to stop, or that its time is over."""
 
     @property
+    def has_others(self) -> bool:
+        """Report whether an attempt may be given other machines, by who decides here."""
+        return False
+
+    @property
     def is_part(self) -> bool:
         """Report that another process judges the job, of which these are some of the hosts."""
         return False
@@ -165,13 +170,16 @@ class EndedHosts(Protocol):
 def end_attempt(hosts: EndedHosts) -> Conclusion:
     """Bring an attempt to its end; the record says that the job is over only when nothing of the hosts is left."""
     verdict = hosts.judge()
+    retries = hosts.retries
+    if hosts.has_others:
+        retries += replacements(verdict, hosts.policies, hosts.earlier)
     # Logs are read for the decision alone, which takes a while.
-    if verdict.failure is not None and hosts.retries and not hosts.is_stopping:
+    if verdict.failure is not None and retries and not hosts.is_stopping:
         decision = decide_end(
             verdict,
             hosts.logs(),
             policies=hosts.policies,
-            retries=hosts.retries,
+            retries=retries,
             machines=hosts.machines,
             earlier=hosts.earlier,
         )

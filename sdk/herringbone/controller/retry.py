@@ -18,7 +18,8 @@ from herringbone.controller.attempts import Saved
 from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
 from herringbone_contract.errors import LaunchError
-from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART, answer
+from herringbone_contract.faults.health import DEVICE_ERROR
+from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART, UNHEALTHY, answer
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import Options
@@ -30,9 +31,7 @@ LOG_FAULTS: Mapping[str, str] = MappingProxyType(
     {
         # The same batch would run out of memory again.
         r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError": "out_of_memory",
-        # Errors of the GPU itself: memory, bus, link. The Xid numbers are from NVIDIA's list.
-        r"uncorrectable (ECC|NVLink) error|double[- ]bit ECC|GPU has fallen off the bus"
-        r"|NVRM: Xid \(.*\): (48|63|64|74|79|94|95),": "device_error",
+        DEVICE_ERROR: "device_error",
         # The ranks that waited print this; the rank that they waited for prints nothing.
         r"Watchdog caught collective operation timeout|NCCL (communicator was aborted|timeout)": "collective_timeout",
     }
@@ -174,6 +173,17 @@ def decide(
     )
 
 
+def replacements(verdict: Verdict, policies: Policies, earlier: Sequence[Attempt]) -> int:
+    """Return how many attempts have ended before their first step, this one included, and excluded an unfit machine.
+
+    They cost nothing and repeat nothing, so another machine is taken whatever `max_retry_attempts` says.
+    """
+    failure = verdict.failure
+    is_one = failure is not None and failure.fault == UNHEALTHY and failure.host is not None
+    before = sum(bool(attempt.excluded) and _is_unhealthy(attempt) for attempt in earlier)
+    return before + (is_one and answer(UNHEALTHY, policies.faults) == EXCLUDE_HOST)
+
+
 def describe_attempts(attempts: Sequence[Attempt]) -> str:
     """Return failed attempts as the JSON of a job's description, under SageMaker's names where it has some.
 
@@ -214,7 +224,8 @@ def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str]) ->
     on = f" on {names}" if names else ""
     without = f", without {', '.join(attempt.excluded)} from now on" if attempt.excluded else ""
     newest = f"newest checkpoint: {attempt.checkpoint}" if attempt.checkpoint else "there is no checkpoint"
-    return f"attempt {attempt.number + 1} of {retries + 1}: {attempt.why}; restarting{on}{without}; {newest}"
+    most = max(attempt.number, retries) + 1
+    return f"attempt {attempt.number + 1} of {most}: {attempt.why}; restarting{on}{without}; {newest}"
 
 
 def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Attempt]) -> Attempt:
@@ -227,7 +238,7 @@ def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Atte
     """
     if newest is None:
         return attempt
-    before = earlier[-_FRUITLESS:]
+    before = [one for one in earlier if not _is_unhealthy(one)][-_FRUITLESS:]
     if len(before) == _FRUITLESS and all((one.checkpoint, one.saved) == newest for one in before):
         raise LaunchError(
             f"no new step since checkpoint {newest.name} in {_FRUITLESS} attempts, which all began there; the log of "
@@ -240,6 +251,10 @@ def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Atte
 def announced(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> Attempt:
     """Return the attempt with the line that announces the next one, on these machines."""
     return replace(attempt, announced=announcement(attempt, retries, machines))
+
+
+def _is_unhealthy(attempt: Attempt) -> bool:
+    return attempt.why.startswith(UNHEALTHY)
 
 
 def _excludes(match: PolicyMatch, machines: Mapping[str, str]) -> bool:

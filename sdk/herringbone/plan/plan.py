@@ -217,7 +217,11 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
-    if (source is None or options.container_entry_point) and (names := watching(options)):
+    names = [
+        *watching(options),
+        *(["enable_infra_check"] if options.enable_infra_check and backend in OWN_HOSTS else []),
+    ]
+    if (source is None or options.container_entry_point) and names:
         raise OptionError(
             f"{names[0]}: Herringbone watches the scripts that it starts itself; give entry_point, or leave it out"
         )
@@ -227,6 +231,9 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(options, source, job_name=job_name)),
     }
+    if backend in OWN_HOSTS and options.enable_infra_check is not None:
+        # SageMaker has a member for it, and examines its hosts itself.
+        added[Key.INFRA_CHECK] = json.dumps(options.enable_infra_check)
     if backend in OWN_HOSTS and source is not None and not source.remote and options.code_location is not None:
         # The address that AWS's SDK uploads to, and that scripts for AWS's images read.
         location = options.code_location.rstrip("/")

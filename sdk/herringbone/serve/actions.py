@@ -62,7 +62,7 @@ ProfilerRuleConfigurations: refused DEBUGGER
 Environment: used values that look like secrets are described masked
 RetryStrategy: used
 RemoteDebugConfig: ignored `herringbone shell` and `debug` look into every job
-InfraCheckConfig: ignored each host is checked in any case
+InfraCheckConfig: used without it, hosts are examined that are several machines
 SessionChainingConfig: ignored there are no sessions of roles
 ServerlessJobConfig: refused NOWHERE
 MlflowConfig: refused there is no MLflow app here; use `track`

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from herringbone_contract.resources import num_gpus
+from herringbone_entry.health.memory import out_of_memory
 from herringbone_entry.preparation.devices import num_cpus, oom_kills
-from herringbone_entry.supervisor.memory import out_of_memory
 
 
 @pytest.mark.parametrize(

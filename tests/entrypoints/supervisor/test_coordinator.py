@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from herringbone_contract.failure import Failure, lost_process
@@ -13,7 +16,13 @@ class Bench:
     """A coordinator with a clock that the test moves."""
 
     def __init__(
-        self, *hosts: str, launcher: bool = False, across: bool = False, tensorflow: tuple[int, ...] = ()
+        self,
+        *hosts: str,
+        launcher: bool = False,
+        across: bool = False,
+        tensorflow: tuple[int, ...] = (),
+        policies: Mapping[str, str] = MappingProxyType({}),
+        infra_check: bool | None = False,
     ) -> None:
         self.now = 0.0
         self.timers: list[tuple[float, object]] = []
@@ -25,7 +34,8 @@ class Bench:
             later=lambda seconds, call: self.timers.append((self.now + seconds, call)),
             join_timeout=600.0,
             across=across,
-            policies={},
+            policies=policies,
+            infra_check=infra_check,
         )
         self.hosts, self.launcher, self.tensorflow = hosts, launcher, tensorflow
 
@@ -262,7 +272,7 @@ def test_across_machines_a_server_has_the_address_of_its_host_or_its_name() -> N
         "known": {},
     }
     disk = {"free_bytes": 1 << 40, "interface": "eth0", "named_interface": None}
-    bench.report("algo-3", "checked", facts=facts | disk)
+    bench.report("algo-3", "checked", ask="look", report=facts | disk)
     bench.advance(600.0)
     assert bench.orders[-1]["meeting"]["servers"] == "algo-3=10.0.0.3:7003,algo-4=algo-4:7004"
 
@@ -365,7 +375,7 @@ def test_hosts_on_one_machine_count_each_others_ranks() -> None:
     }
     for host, machine in zip(bench.hosts, ["a", "b", "a"], strict=False):
         own = {"interface": "eth0", "named_interface": None, "machine": machine}
-        bench.report(host, "checked", facts=facts | own)
+        bench.report(host, "checked", ask="look", report=facts | own)
     # algo-4 does not answer.
     bench.advance(600.0)
     assert bench.orders[-1]["machine_ranks"] == {"algo-1": 4, "algo-2": 2, "algo-3": 4, "algo-4": 4}

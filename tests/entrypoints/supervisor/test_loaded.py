@@ -54,4 +54,4 @@ def test_all_modules_for_a_failure_are_loaded_after_the_start() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert imported - set(loaded) == set()
-    assert "herringbone_entry.supervisor.memory" in imported
+    assert "herringbone_entry.health.memory" in imported

@@ -39,8 +39,9 @@ def command() -> None:
 
 @command.command(short_help="connect to every machine, show its equipment, and measure the network")
 @_inventory
+@click.option("--deep", is_flag=True, help="also examine memory, disks, devices and an all-reduce, as jobs do first")
 @json_option("one JSON value")
-def check(inventory: Path, as_json: bool) -> int:
+def check(inventory: Path, deep: bool, as_json: bool) -> int:
     """Connect to every machine, show its equipment, and measure its device and the network between every pair.
 
     The device's rates are kept for `herringbone plan --measure`. A machine on which a job runs is not measured. Exits
@@ -57,7 +58,7 @@ def check(inventory: Path, as_json: bool) -> int:
 
     transport = OpenSSHTransport(control=control_folder())
     machines = read_inventory(inventory)
-    report = checking.check(machines, transport, seconds=_MEASURE_SECONDS)
+    report = checking.check(machines, transport, seconds=_MEASURE_SECONDS, deep=deep)
     checking.keep_devices(
         machines, report, DeviceCache(find_home().cache / "devices"), today=str(datetime.now(timezone.utc).date())
     )
@@ -68,6 +69,7 @@ def check(inventory: Path, as_json: bool) -> int:
 def table(report: CheckReport) -> list[str]:
     """Return the lines that show the result of a check. Pure."""
     from herringbone.backends.ssh.inspection.check import shown_speed
+    from herringbone_contract.faults import health
 
     lines = aligned([_COLUMNS, *map(_row, report.machines)])
     devices = [_device_row(machine) for machine in report.machines if machine.device is not None]
@@ -79,6 +81,7 @@ def table(report: CheckReport) -> list[str]:
             (pair.sender, pair.receiver, pair.trouble or shown_speed(pair.bytes_per_second)) for pair in report.pairs
         ]
         lines += ["", *aligned(pairs)]
+    lines += [f"health: {name}: {health.line(machine)}" for name, machine in report.health.items()]
     return lines + [f"problem: {problem}" for problem in report.problems]
 
 

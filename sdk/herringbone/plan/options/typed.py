@@ -119,7 +119,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     instance_placement_config: Annotated[
         dict[str, Any] | None, Member("ResourceConfig.InstancePlacementConfig", alone=True)
     ] = None
-    enable_infra_check: Annotated[bool | None, Member("InfraCheckConfig.EnableInfraCheck", alone=True)] = None
+    enable_infra_check: Annotated[bool | None, Member("InfraCheckConfig.EnableInfraCheck")] = None
     enable_remote_debug: Annotated[bool | None, Member("RemoteDebugConfig.EnableRemoteDebug", alone=True)] = None
     check_memory: bool = True
     check_time: bool = True

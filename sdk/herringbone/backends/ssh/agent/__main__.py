@@ -50,6 +50,7 @@ class Agent:
             "detailed_facts": self._detailed_facts,
             "device_rates": self._device_rates,
             "measure": self._measure,
+            "examine": self._examine,
             "owner": self._owner,
             "follow": self._follow,
             "log": self._follow_log,
@@ -120,6 +121,12 @@ class Agent:
         from herringbone.backends.ssh.agent import device_rates
 
         return device_rates.measured()
+
+    def _examine(self, message: Message, _: bytes) -> Message:
+        from herringbone.backends.ssh.agent.examination import examined
+
+        seconds, interface = message["seconds"], message["interface"]
+        return {"report": examined(message["request"], interface=interface, seconds=seconds)}
 
     def _measure(self, message: Message, _: bytes) -> Message:
         from herringbone.backends.ssh.agent import bandwidth

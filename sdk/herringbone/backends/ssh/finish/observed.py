@@ -32,6 +32,10 @@ class ObservedHosts(RestartableHosts):
 
     _over: dict[str, Any] | None = None
 
+    @property
+    def has_others(self) -> bool:
+        return self._over is None
+
     def judge(self) -> Verdict:
         if self._over is None:
             return super().judge()

@@ -49,6 +49,10 @@ class RestartableHosts(MachineHosts):
 
     looks_again_at: float | None = None
 
+    @property
+    def has_others(self) -> bool:
+        return True
+
     def restart(self, failed: Attempt) -> Restart:
         self._check_startable()
         change_state(self._index, self.job, {"secondary_status": RESTARTING})

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from herringbone.backends.ssh.inspection import deep as examination
 from herringbone.backends.ssh.machines.device_cache import DeviceCache, DeviceReport
 from herringbone.backends.ssh.machines.facts import address_of, differences, versions_of
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine
 from herringbone.backends.ssh.transport.connection import Connection
 from herringbone.backends.ssh.transport.protocol import Transport
-from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import HostError
+from herringbone_contract.faults.health import judge
 
-MAX_SKEW_SECONDS = 2.0
-MIN_FREE_BYTES = 1 << 30
 # A link slower than this part of the median speed will delay every sum.
 _SLOW_PART = 0.5
 # A link that seems slow is measured this often once more: other programs may have had the processors.
@@ -66,17 +66,21 @@ class LinkReport(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CheckReport(msgspec.Struct, kw_only=True):
-    """The result of a check; `problems` are sentences, and a job may start when there are none."""
+    """The result of a check; `problems` are sentences, and a job may start when there are none.
+
+    `health` has the reports of machines that were examined (`faults.health`), by name.
+    """
 
     machines: list[MachineReport]
     pairs: list[LinkReport]
     problems: list[str]
+    health: dict[str, dict[str, Any]] = {}
 
 
-def check(inventory: Inventory, transport: Transport[Machine], *, seconds: float) -> CheckReport:
+def check(inventory: Inventory, transport: Transport[Machine], *, seconds: float, deep: bool = False) -> CheckReport:
     """Connect to every machine, and measure the link of every pair for `seconds`.
 
-    Pairs without a common machine are measured at the same time.
+    Pairs without a common machine are measured at the same time. `deep` examines machines without a job, too.
     """
     with ExitStack() as stack, ThreadPoolExecutor(_THREADS) as pool:
         connections = [transport.connect(machine) for machine in inventory.machines]
@@ -93,7 +97,9 @@ def check(inventory: Inventory, transport: Transport[Machine], *, seconds: float
             return pool.map(lambda pair: measure_link(*reached[pair[0]], *reached[pair[1]], seconds), pairs)
 
         links = measure_links(list(reached), measure)
-    return CheckReport(machines=reports, pairs=links, problems=problems(inventory, reports, links))
+        health = _examined(reached) if deep else {}
+    found = problems(inventory, reports, links, health)
+    return CheckReport(machines=reports, pairs=links, problems=found, health=health)
 
 
 def keep_devices(inventory: Inventory, report: CheckReport, cache: DeviceCache, *, today: str) -> None:
@@ -140,13 +146,20 @@ def rounds(names: Sequence[str]) -> list[list[tuple[str, str]]]:
     return schedule
 
 
-def problems(inventory: Inventory, reports: Sequence[MachineReport], links: Sequence[LinkReport]) -> list[str]:
+def problems(
+    inventory: Inventory,
+    reports: Sequence[MachineReport],
+    links: Sequence[LinkReport],
+    health: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> list[str]:
     """Return a sentence for everything that would prevent a job or slow it down. Pure."""
     sentences = [report.trouble for report in reports if report.trouble]
     reached = [report for report in reports if not report.trouble]
     machines = {machine.name: machine for machine in inventory.machines}
     for report in reached:
         sentences += _machine_problems(machines[report.name], report)
+    seen = {report.name: {"skew": report.skew, "free_bytes": report.free_bytes} for report in reached}
+    sentences += map(str, judge({name: {**facts, **health.get(name, {})} for name, facts in seen.items()}))
     # Machines with the same labels and runtime are interchangeable for a job, so their versions must not differ.
     kinds = {report.name: (machines[report.name].labels, machines[report.name].runtime) for report in reached}
     for kind in sorted(set(kinds.values())):
@@ -173,10 +186,6 @@ def _machine_problems(machine: Machine, report: MachineReport) -> list[str]:
         sentences.append(f"{report.name}: the inventory says {machine.gpus} GPUs, the machine has {report.gpus}")
     if machine.runtime == "docker" and report.docker is None:
         sentences.append(f"{report.name}: no container engine answers there, and its runtime is docker")
-    if abs(report.skew) > MAX_SKEW_SECONDS:
-        sentences.append(f"{report.name}: its clock is {report.skew:+.1f} s off: logs will seem out of order")
-    if report.free_bytes < MIN_FREE_BYTES:
-        sentences.append(f"{report.name}: {shown_bytes(report.free_bytes)} are free in its work folder")
     return sentences
 
 
@@ -199,6 +208,17 @@ def _in_order(names: Sequence[str], one: str | None, other: str | None) -> tuple
 def _device(connection: Connection) -> DeviceReport:
     # The import of torch alone may take a minute on a machine whose disk is slow.
     return msgspec.convert(connection.ask({"ask": "device_rates"}, timeout=_DEVICE_SECONDS), DeviceReport)
+
+
+def _examined(reached: Mapping[str, tuple[MachineReport, Connection]]) -> dict[str, dict[str, Any]]:
+    return examination.examine(
+        {
+            name: (connection, {"address": report.address, "interface": report.interface, "gpus": report.gpus})
+            for name, (report, connection) in reached.items()
+            # An examination would disturb the job that runs there.
+            if report.runs is None
+        }
+    )
 
 
 def _examine(machine: Machine, connection: Connection) -> MachineReport:

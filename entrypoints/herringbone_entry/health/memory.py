@@ -10,6 +10,7 @@ from herringbone_entry.preparation.devices import memory_groups
 _MIB = 1 << 20
 # Version 1 writes a number near 2^63 where there is no limit.
 _NO_LIMIT = 1 << 60
+LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
 _REMEDY = "lower the batch size or the number of data loader workers, or give the host more memory"
 
 
@@ -19,9 +20,8 @@ def out_of_memory(root: Path = Path("/")) -> str:
     `root` is the root of the host's file system.
     """
     groups = memory_groups(root)
-    peak = _smallest(groups[:1], ("memory.peak", "memory.max_usage_in_bytes"))
-    limit = _smallest(groups, ("memory.max", "memory.limit_in_bytes"))
-    return message(peak, limit, _machine_bytes(root))
+    peak = smallest(groups[:1], ("memory.peak", "memory.max_usage_in_bytes"))
+    return message(peak, smallest(groups, LIMIT_FILES), meminfo_bytes(root, "MemTotal"))
 
 
 def message(peak: int | None, limit: int | None, machine: int | None) -> str:
@@ -37,7 +37,8 @@ def message(peak: int | None, limit: int | None, machine: int | None) -> str:
     return f"out of memory: the kernel killed the process{used}{room}; {_REMEDY}"
 
 
-def _smallest(folders: Sequence[Path], names: Sequence[str]) -> int | None:
+def smallest(folders: Sequence[Path], names: Sequence[str]) -> int | None:
+    """Return the smallest number in files of these names in control groups; None without a number."""
     numbers = []
     for folder in folders:
         for name in names:
@@ -50,9 +51,10 @@ def _smallest(folders: Sequence[Path], names: Sequence[str]) -> int | None:
     return min(numbers, default=None)
 
 
-def _machine_bytes(root: Path) -> int | None:
+def meminfo_bytes(root: Path, field: str) -> int | None:
+    """Return a number of the machine's memory, such as "MemTotal"; None where the system does not tell."""
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), None)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), None)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # The start waits no longer than this for answers.
 PATIENCE_SECONDS = 1.5
-MAX_SKEW_SECONDS = 2.0
-MIN_FREE_BYTES = 1 << 30
 _COLUMNS = ("host", "address", "interface", "CPUs", "GPUs", "free disk", "clock")
 
 
@@ -74,7 +72,7 @@ def check(names: Sequence[str], context: HostContext, environment: Mapping[str, 
         if not waiting:
             # As late as possible: the first host compares this clock with its own when the message arrives.
             facts["wall"] = time.time()
-            context.report({"kind": "checked", "facts": facts})
+            context.report({"kind": "checked", "ask": "look", "report": facts})
 
     for name in sorted(waiting):
         # Any port will do: only the name's address matters.
@@ -103,7 +101,7 @@ def report(hosts: Sequence[str], facts: Mapping[str, Facts], skews: Mapping[str,
         rows.append((name, host["address"] or "?", host["interface"] or "?", *numbers, free, skew))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     table = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return table + [f"warning: {problem}" for problem in _problems(hosts, facts, skews)]
+    return table + [f"warning: {problem}" for problem in _problems(hosts, facts)]
 
 
 def master_address(master: str, facts: Mapping[str, Facts]) -> str:
@@ -130,7 +128,7 @@ def listen_address(master: str, others: Sequence[str], facts: Mapping[str, Facts
     return address if address is not None and reached <= {address} else ""
 
 
-def _problems(hosts: Sequence[str], facts: Mapping[str, Facts], skews: Mapping[str, float]) -> list[str]:
+def _problems(hosts: Sequence[str], facts: Mapping[str, Facts]) -> list[str]:
     problems = []
     for name in hosts:
         host = facts.get(name)
@@ -143,12 +141,6 @@ def _problems(hosts: Sequence[str], facts: Mapping[str, Facts], skews: Mapping[s
                 f"{name} finds no address of {', '.join(unknown)}: no name server knows the name, and the host has "
                 "reported no address; ranks that call it will fail"
             )
-        if abs(skews[name]) > MAX_SKEW_SECONDS:
-            problems.append(
-                f"the clock of {name} is {skews[name]:+.1f} s off {hosts[0]}'s: logs will seem out of order"
-            )
-        if host["free_bytes"] < MIN_FREE_BYTES:
-            problems.append(f"{name} has {host['free_bytes'] / 1e6:.0f} MB free for the model: the disk may run full")
         named = host["named_interface"]
         if named is not None and host["interface"] != named:
             instead = host["interface"] or "none"
