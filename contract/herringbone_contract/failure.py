@@ -11,6 +11,7 @@ import signal
 from typing import NamedTuple
 
 from herringbone_contract.constants import MAX_FAILURE_CHARS
+from herringbone_contract.faults.bad_steps import BadSteps
 from herringbone_contract.faults.policies import DRAIN
 
 # Of a process that a crash has ended.
@@ -44,7 +45,8 @@ class Failure(NamedTuple):
     `exit_code` follows the shell: 1-125 is the program's own, 128 + n means signal n. It is 0 when no program ended,
     for example because a service has no hosts to give. `exception` is the class name, `message` its text; both are
     empty when the process died without an exception. `frames` are the user's own, outermost first. `log_tail` are the
-    rank's last lines. `fault` is the kind of fault (`faults.policies`) for which a watcher ended the job, or "".
+    rank's last lines. `fault` is the kind of fault (`faults.policies`) for which a watcher ended the job, or "",
+    and `bad` are the steps of a wrong loss.
     """
 
     host: str | None = None
@@ -55,6 +57,7 @@ class Failure(NamedTuple):
     frames: tuple[Frame, ...] = ()
     log_tail: tuple[str, ...] = ()
     fault: str = ""
+    bad: BadSteps | None = None
 
     @property
     def where(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from herringbone_contract.constants import MAX_FAILURE_CHARS
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure, Frame
+from herringbone_contract.faults.bad_steps import parse_bad_steps
 
 # Not compiled here: every supervisor imports this module, and few jobs fail.
 _HEAD = r"(?:rank (?P<rank>[0-9]{1,9}) on (?P<rank_host>\S+)|(?P<job>the job)|(?P<host>[A-Za-z0-9-]+)): (?P<event>.*)"
@@ -24,6 +25,7 @@ def parse_failure(text: str | bytes) -> Failure:
         raw: dict[str, Any] = json.loads(text)
         raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
         raw["log_tail"] = tuple(raw["log_tail"])
+        raw["bad"] = parse_bad_steps(raw.get("bad"))
         failure = Failure(**raw)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ContractError(f"failure.json cannot be read: {error!r}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from herringbone_contract.constants import RankVariable
@@ -20,6 +21,14 @@ MAX_LINE_BYTES = 4096
 _fifo: int | None = None
 # The process that opened the FIFO, and its path.
 _opened: tuple[int, str | None] = (0, None)
+
+
+def _no_pace() -> tuple[int, int] | None:
+    return None
+
+
+# Returns the step of the optimizer that a loss of now belongs to, and the batches of a step; who knows both sets it.
+pace: Callable[[], tuple[int, int] | None] = _no_pace
 
 
 def emit(kind: str, **members: Any) -> bool:
@@ -53,8 +62,12 @@ def metric(name: str, value: float, step: int | None = None, *, source: str = "s
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return
+    members: dict[str, Any] = {}
+    if step is not None and (known := pace()) is not None:
+        members["pace"] = (step - known[0], known[1])
     # JSON has no numbers that are not finite; readers turn the text back.
-    emit("metric", name=str(name), value=number if number - number == 0 else str(number), step=step, source=source)
+    shown = number if number - number == 0 else str(number)
+    emit("metric", name=str(name), value=shown, step=step, source=source, **members)
 
 
 def rank() -> int | None:

@@ -9,7 +9,7 @@ that they do not know. The kinds:
 
     kind        members besides t, host, rank
     state       state, why                         the job's secondary status, as in the index
-    metrics     name, source, since, step, by, values     see `batches`
+    metrics     name, source, since, step, by, values, pace     see `batches`
     progress    done, total, unit, eta             eta: seconds until the end; total and eta may be None
     steps       count, since, seconds, own         step times of a rank: `seconds` of each step; `count` steps in all;
                                                    `own`: without the wait for other ranks, where the library tells
@@ -76,7 +76,10 @@ MODEL_PARALLEL, DATA_PARALLEL, KERAS, LIGHTNING = "smp", "smddp", "keras", "ligh
 
 
 class Point(NamedTuple):
-    """One value of a metric. `step` is None where the source does not count steps."""
+    """One value of a metric. `step` is None where the source does not count steps.
+
+    `pace` is there where the place in the data is known: `step` less that of the optimizer, and the batches of a step.
+    """
 
     time: float
     name: str
@@ -84,6 +87,7 @@ class Point(NamedTuple):
     step: int | None = None
     rank: int | None = None
     source: str = SCRIPT
+    pace: tuple[int, int] | None = None
 
 
 def batches(points: Iterable[Point], most: int = MAX_BATCH) -> Iterator[Event]:
@@ -114,6 +118,7 @@ def batches(points: Iterable[Point], most: int = MAX_BATCH) -> Iterator[Event]:
                 "step": point.step,
                 "by": None,
                 "values": [_number(point.value)],
+                **({} if point.pace is None else {"pace": point.pace}),
             }
             continue
         if batch["by"] is None and point.step is not None:
@@ -125,6 +130,8 @@ def batches(points: Iterable[Point], most: int = MAX_BATCH) -> Iterator[Event]:
 
 def _continues(batch: Event, point: Point) -> bool:
     values = batch["values"]
+    if batch.get("pace") != point.pace:
+        return False
     if point.time < batch["t"] or (point.step is None) != (batch["step"] is None):
         return False
     return batch["by"] is None or point.step == batch["step"] + batch["by"] * len(values)

@@ -15,6 +15,10 @@ DRAIN, IDLE = "drain", "idle"
 # The kind of fault that ends an attempt before its first step.
 UNHEALTHY = "unhealthy_host"
 REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL = "report", "restart", "exclude_host", "stop", "fail"
+# Another attempt, which begins before the fault and passes over its data.
+ROLL_BACK = "roll_back"
+# Answers after which another attempt follows.
+RETRIES = (RESTART, EXCLUDE_HOST, ROLL_BACK)
 
 
 class Fault(NamedTuple):
@@ -33,9 +37,9 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "straggler": Fault(
             (REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL), "one rank keeps the others waiting in each step", watched=True
         ),
-        "nan_loss": Fault((REPORT, STOP, FAIL, RESTART), "a loss of any rank is no number", watched=True),
+        "nan_loss": Fault((REPORT, ROLL_BACK, STOP, FAIL, RESTART), "a loss of any rank is no number", watched=True),
         "loss_spike": Fault(
-            (REPORT, STOP, FAIL, RESTART),
+            (REPORT, ROLL_BACK, STOP, FAIL, RESTART),
             "a loss is `loss_spike_factor` times its median, thrice in a row",
             watched=True,
         ),

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from herringbone_contract.faults.bad_steps import BadSteps
+
 
 class Ready(TypedDict):
     """A host can start. `server_port` is a helper's server, `tensorflow` are the ports of TensorFlow's servers."""
@@ -140,12 +142,13 @@ class UnusedDevices(TypedDict):
 
 
 class LossReport(TypedDict):
-    """A loss of a rank is wrong, by the rule `fault`; `text` says how."""
+    """A loss of a rank is wrong, by the rule `fault`; `text` says how, and `bad` are its steps."""
 
     kind: Literal["loss"]
     fault: str
     rank: int | None
     text: str
+    bad: BadSteps
 
 
 class Checksum(TypedDict):

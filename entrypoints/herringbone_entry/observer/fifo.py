@@ -136,9 +136,10 @@ def _point(event: Event, time: float, rank: int | None) -> Point | None:
     if not (isinstance(name, str) and name and _is_value(value) and (step is None or _is_count(step))):
         return None
     assert value is not None
-    return Point(
-        time, name[:MAX_NAME_CHARS], float(value), step, rank, source if _is_text(source) and source else "script"
-    )
+    known = source if _is_text(source) and source else "script"
+    pace: Any = event.get("pace")
+    is_pace = isinstance(pace, list) and len(pace) == 2 and all(map(_is_count, pace))
+    return Point(time, name[:MAX_NAME_CHARS], float(value), step, rank, known, tuple(pace) if is_pace else None)
 
 
 class Budget:

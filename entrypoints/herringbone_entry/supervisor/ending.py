@@ -66,7 +66,9 @@ class Ending:
         if text is not None:
             from herringbone_contract.failure_text import parse_failure
 
-            self._fail(parse_failure(text))
+            cause = parse_failure(text)
+            self._roll_back(cause)
+            self._fail(cause)
         elif code == 0:
             try:
                 Path(host.paths.success).touch()
@@ -77,6 +79,23 @@ class Ending:
                 code = 1
                 self._fail(failure.of_error(host.name, error))
         self._membership.leave(code)
+
+    def _roll_back(self, cause: Failure) -> None:
+        """Set checkpoints aside that are newer than the fault, if that is its answer: no rank writes any more."""
+        from herringbone_contract.checkpoint.roll_back import roll_back
+        from herringbone_contract.faults.policies import ROLL_BACK, answer
+
+        host = self._context.host
+        if cause.bad is None or answer(cause.fault, host.fault_policies) != ROLL_BACK:
+            return
+        names = roll_back(Path(host.paths.checkpoints), cause.bad)
+        if names:
+            self._context.log(f"roll_back: set aside, as hidden entries of the folder: {', '.join(names)}")
+        if cause.bad.end is None and host.is_first:
+            self._context.log(
+                "roll_back: the data is NOT passed over: no step of the loss, or no place in the data, is known. A loop"
+                " with Training, Trainer or Lightning has one, if each loss has its `step`"
+            )
 
     def _fail(self, cause: Failure) -> None:
         """Write the failure; every host writes the same one, so that any host's files explain the job."""
@@ -98,8 +117,9 @@ def load_modules() -> None:
     import traceback
 
     from herringbone_contract import failure_text, masking
+    from herringbone_contract.checkpoint import roll_back
     from herringbone_entry.health import memory
     from herringbone_entry.observer import checkpoints
     from herringbone_entry.supervisor import failure
 
-    _ = linecache, traceback, failure_text, failure, memory, masking, checkpoints
+    _ = linecache, traceback, failure_text, failure, memory, masking, checkpoints, roll_back

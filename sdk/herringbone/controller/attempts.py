@@ -7,15 +7,13 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from herringbone.records.logs import STAMP_CHARS
-from herringbone_contract.checkpoint.manifest import NEWEST
+from herringbone_contract.checkpoint.roll_back import is_beside
 from herringbone_contract.safe_tree import Entry, walk
 from herringbone_contract.safe_tree import folder as safe_folder
 
 # The policies search the end of a log: the line that explains a failed attempt is among its last.
 LOG_BYTES = 16 << 20
 # Suffixes of files that are renamed when they are complete, so they are no checkpoints yet.
-_TEXTS = (".csv", ".tsv", ".jsonl", ".log", ".txt", ".md", ".html", ".png", ".yaml", ".yml")
-_EVENT_FILES = "tfevents"
 _UNFINISHED = (".tmp", ".new", ".part", ".partial", ".unfinished")
 
 
@@ -45,8 +43,7 @@ def _files(folder: Path) -> list[Entry]:
     names = [(PurePosixPath(file.name), file) for file in files]
     # A dot marks what is still written: a file, or a folder with all its files.
     hidden = {path for path, _ in names if any(part.startswith(".") for part in path.parts)}
-    # A file that names a checkpoint, TensorBoard's and tables are written after it, or without any.
-    others = {path for path, _ in names if path.name == NEWEST or _EVENT_FILES in path.name or path.suffix in _TEXTS}
+    others = {path for path, _ in names if is_beside(path)}
     return [file for path, file in names if path.suffix not in _UNFINISHED and path not in hidden | others]
 
 

@@ -19,7 +19,7 @@ from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
 from herringbone_contract.errors import LaunchError
 from herringbone_contract.faults.health import DEVICE_ERROR
-from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART, UNHEALTHY, answer
+from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART, RETRIES, UNHEALTHY, answer
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import Options
@@ -156,9 +156,7 @@ def decide(
     """
     if verdict.failure is None or match is None or len(earlier) >= retries:
         return None
-    if match.action not in (RESTART, EXCLUDE_HOST, BLAME_SILENT_HOST) or (
-        match.action == EXCLUDE_HOST and not machines
-    ):
+    if match.action not in (*RETRIES, BLAME_SILENT_HOST) or (match.action == EXCLUDE_HOST and not machines):
         return None
     blamed = _machines_of(_blamed_hosts(verdict, match, list(machines)), machines)
     named = _machines_of([*(match.hosts if _excludes(match, machines) else ()), *stuck], machines)

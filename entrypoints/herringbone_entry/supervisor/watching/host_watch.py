@@ -147,7 +147,9 @@ class HostWatch:
             if event["kind"] in _SIGNS_OF_LIFE:
                 self._moved_at = time.monotonic()
             if event["kind"] == "metrics" and (wrong := self._losses.take(event)) is not None:
-                self._context.report({"kind": "loss", "fault": wrong.fault, "rank": wrong.rank, "text": wrong.text})
+                self._context.report(
+                    {"kind": "loss", "fault": wrong.fault, "rank": wrong.rank, "text": wrong.text, "bad": wrong.bad}
+                )
             if event["kind"] == "checksum" and isinstance(event.get("rank"), int):
                 step, value = int(event["step"]), str(event["value"])
                 self._context.report({"kind": "checksum", "rank": event["rank"], "step": step, "value": value})

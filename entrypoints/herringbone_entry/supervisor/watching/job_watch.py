@@ -5,7 +5,7 @@ What it finds is told; `on_fault` then decides whether the job goes on.
     moved          from hosts     how long no rank of the host has moved; all of them long enough: a hang
     stacks_wanted  from a host    a client asks where the ranks are
     checksum       from hosts     what a rank's parameters add up to, to compare replicas
-    loss           from hosts     a loss is wrong; the first of each kind counts
+    loss           from hosts     a loss is wrong; of each kind, the earliest step counts
     unused         from hosts     how long its devices have not been used; on all hosts: an idle job
     record         from hosts     the last collective operations of a rank that has failed
 
@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.failure import Failure
+from herringbone_contract.faults.bad_steps import BadSteps, parse_bad_steps
 from herringbone_entry.supervisor.watching.looks import Look, Looks, Picture
 from herringbone_entry.supervisor.watching.printer import Printer
 from herringbone_entry.supervisor.watching.straggler_watch import StragglerWatch
@@ -37,6 +38,8 @@ _FAILURE = "failure"
 # A part of the messages of gloo ("Timed out waiting 1800000ms") and NCCL's watchdog ("... ran for 600000 milliseconds
 # before timing out"), in small letters.
 _TIMED_OUT = ("timed out", "timing out")
+# Observers send metrics once a second.
+_LOSS_SECONDS = 1.5
 
 
 class JobWatch:
@@ -58,12 +61,14 @@ class JobWatch:
         self._is_sure = False
         self._standstill: Standstill | None = None
         self._idleness: JobIdleness | None = None
-        self._losses = set[str]()
+        # The report of the earliest step, by kind of fault.
+        self._losses: dict[str, tuple[str, Any]] = {}
         self._replicas, self._is_told_alone = Replicas(list(rank_hosts)), False
 
         def guarded(seconds: float, act: Callable[[], None]) -> object:
             return later(seconds, lambda: self._guarded(act))
 
+        self._later = guarded
         self._looks = Looks(len(rank_hosts), order=order, later=guarded)
         self._stragglers = StragglerWatch(
             rank_hosts, printer=self._printer, order=order, later=guarded, clock=clock, on_fault=on_fault
@@ -205,11 +210,18 @@ class JobWatch:
             self._on_fault("idle", Failure(None, None, message=f"idle: {what}"))
 
     def _loss(self, host: str, event: Any) -> None:
+        """Take the report of a wrong loss: ranks that sum the same gradients send theirs within a moment."""
         fault = str(event["fault"])
-        # The other ranks sum the same gradients, so one is named.
         if fault not in self._losses:
-            self._losses.add(fault)
-            self._tell(fault, host, event["rank"], event["text"])
+            self._losses[fault] = host, event
+            self._later(_LOSS_SECONDS if len(self._rank_hosts) > 1 else 0.0, lambda: self._tell_loss(fault))
+        elif _end_of(event) < _end_of(self._losses[fault][1]):
+            # A rank whose own data is bad sends the wrong loss one step before all others.
+            self._losses[fault] = host, event
+
+    def _tell_loss(self, fault: str) -> None:
+        host, event = self._losses[fault]
+        self._tell(fault, host, event["rank"], event["text"], parse_bad_steps(event.get("bad")))
 
     def _checksum(self, _host: str, event: Any) -> None:
         for found in self._replicas.take(int(event["rank"]), int(event["step"]), str(event["value"])):
@@ -223,10 +235,16 @@ class JobWatch:
                 "check_replicas_every: no two ranks have the same parameters, so there is nothing to compare"
             )
 
-    def _tell(self, fault: str, host: str | None, rank: int | None, what: str) -> None:
+    def _tell(self, fault: str, host: str | None, rank: int | None, what: str, bad: BadSteps | None = None) -> None:
         """Say a fault and have it answered."""
         where = "" if rank is None else f"rank {rank} "
         text = f"{fault}: {where}({host}): {what}" if host else f"{fault}: {what}"
         self._printer.say(text)
         self._printer.emit("fault", fault=fault, rank=rank, why=what)
-        self._on_fault(fault, Failure(host, rank if host else None, message=text))
+        self._on_fault(fault, Failure(host, rank if host else None, message=text, bad=bad))
+
+
+def _end_of(event: Any) -> float:
+    """Return the step behind a wrong loss, as a number that is the greatest where nobody knows it."""
+    bad = parse_bad_steps(event.get("bad"))
+    return float("inf") if bad is None or bad.end is None else bad.end

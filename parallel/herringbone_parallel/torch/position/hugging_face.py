@@ -13,12 +13,15 @@ is refused there. Read in transformers 4.57 and 5.23.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from herringbone_contract.checkpoint.roll_back import passed_over
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
+from herringbone_parallel.job_folders import CHECKPOINT_VARIABLE
 from herringbone_parallel.torch.hugging_face_hooks import POSITION_TRAINER
 from herringbone_parallel.torch.position import hugging_face_saves, rank_places
 from herringbone_parallel.torch.position.prepared import tracker_of
@@ -70,6 +73,9 @@ def complete() -> None:
 class _Place:
     """The place from which a Trainer goes on, in its own units: batches of a rank, and steps of the optimizer."""
 
+    # Steps whose data a `roll_back` passes over.
+    passed = 0
+
     def __init__(self, trainer: Any) -> None:
         loader = trainer.accelerator._dataloaders[0]
         tracker = tracker_of(loader)
@@ -102,9 +108,26 @@ def _place(trainer: Any, checkpoint: str) -> _Place | None:
             and rank_places.resume(checkpoint, loaders)
             and tracker_of(loaders[0]) is not None
         )
-        trainer._herringbone_resumed = checkpoint, _Place(trainer) if is_resumed else None
+        trainer._herringbone_resumed = checkpoint, _passed(trainer, _Place(trainer)) if is_resumed else None
     place: _Place | None = trainer._herringbone_resumed[1]
     return place
+
+
+def _passed(trainer: Any, place: _Place) -> _Place:
+    """Return the place behind the data that a `roll_back` passes over; its steps count as made. [2]"""
+    end, _ = passed_over(os.environ.get(CHECKPOINT_VARIABLE))
+    if end <= place.steps:
+        return place
+    if not hasattr(trainer, "_init_training_state"):
+        rank_places.notice("roll_back: the data is NOT passed over: this release of transformers counts steps alone")
+        return place
+    rank_places.notice(f"roll_back: the data of {end - place.steps} steps is passed over, from step {place.steps}")
+    tracker = tracker_of(trainer.accelerator._dataloaders[0])
+    assert tracker is not None
+    tracker.pass_over((end - place.steps) * trainer.args.gradient_accumulation_steps)
+    later = _Place(trainer)
+    later.passed = later.steps - place.steps
+    return later
 
 
 def _from_place(original: Any) -> Any:
@@ -117,8 +140,11 @@ def _from_place(original: Any) -> Any:
         counted = original(self, max_steps, steps_of_epoch, epochs, checkpoint, trial)
         place = None if checkpoint is None else _place(self, checkpoint)
         if place is None:
+            if passed_over(os.environ.get(CHECKPOINT_VARIABLE))[0]:
+                rank_places.notice("roll_back: the data is NOT passed over: there is no checkpoint with a place in it")
             return counted
-        if self.args.max_steps > 0:
+        self.state.global_step += place.passed
+        if self.args.max_steps > 0 and not place.passed:
             if counted != (place.epoch, place.batches):
                 raise place.misfit("and max_steps counts steps of another global batch")
             return counted

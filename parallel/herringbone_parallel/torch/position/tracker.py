@@ -85,6 +85,8 @@ class Tracker:
         self.seed: int | None = None
         self.taken = 0
         self._used = 0
+        # The batches of the newest completed step.
+        self.pace = 0
         # Samples of this epoch that were used before this process began.
         self._before = 0
         own = [
@@ -118,6 +120,7 @@ class Tracker:
         """Count what was taken as used: an optimizer's step is complete."""
         if self._thread != threading.get_ident() and self.is_ahead:
             self.note("the batches are taken in another thread than the steps are made, which takes them ahead")
+        self.pace = self.taken - self._used or self.pace
         self._used, self._used_state = self.taken, self._taken_state
 
     @property
@@ -192,6 +195,15 @@ class Tracker:
         elif place.samples:
             self.order.check_ranks(place.ranks)
         self._resumed = place
+
+    def pass_over(self, batches: int) -> None:
+        """Let the next iteration begin so many batches of a rank later, in a later epoch where this one has fewer."""
+        place = self.place()
+        epoch, samples, begin = place.epoch, place.samples, place.begin
+        while batches > (left := self.order.left(samples)) and self.order.left(0):
+            batches, epoch, samples, begin = batches - left, epoch + 1, 0, self._kept_begin()
+        samples = self.order.used(samples, batches)
+        self._resumed = msgspec.structs.replace(place, epoch=epoch, samples=samples, begin=begin)
 
     # What the loader does.
 

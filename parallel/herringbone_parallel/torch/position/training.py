@@ -10,6 +10,7 @@ random numbers            `random_state`                       of each rank
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -23,16 +24,19 @@ from torch.distributed.checkpoint import state_dict as states
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from herringbone_contract.checkpoint.roll_back import passed_over
 from herringbone_contract.checkpoint.verification import has_any
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.events import emit
 from herringbone_contract.events.stops import stop_when_asked
-from herringbone_parallel.job_folders import training_folder
+from herringbone_parallel.job_folders import CHECKPOINT_VARIABLE, training_folder
 from herringbone_parallel.torch.checkpoint import api
 from herringbone_parallel.torch.checkpoint.reading import pass_over
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import optimizer_states, own_buffers, random_state
 from herringbone_parallel.torch.position.loader import track
-from herringbone_parallel.torch.position.rank_places import RankPlace
+from herringbone_parallel.torch.position.orders import Samples
+from herringbone_parallel.torch.position.rank_places import RankPlace, notice
 from herringbone_parallel.torch.position.tracker import Place
 
 _VERSION_1 = "herringbone_parallel.torch.model_parallel"
@@ -97,6 +101,7 @@ class Training:
         self._numbers = random_state.remember()
         self._owners = {name: self._owner(name, one) for name, one in self._optimizers.items() if name not in ours}
         self._count_steps()
+        emit.pace = partial(_pace, weakref.ref(self))
 
     @property
     def epoch(self) -> int:
@@ -151,14 +156,20 @@ class Training:
     def resume(self, tag: str | None = None) -> bool:
         """Go on from the newest complete checkpoint, or that of a tag; every rank calls, before the first step.
 
-        Returns False, and changes nothing, where no rank finds a checkpoint.
+        Returns False where no rank finds a checkpoint. After a `roll_back`, it also passes over the data up to the
+        fault, whose steps count as made.
         """
         peers, folder = _peers(), training_folder(self._folder)
         # A save in the background may be the one to resume from.
         api.finalize()
-        [found] = peers.begin_maxima([tag is not None or has_any(folder)])()
-        if not found:
-            return False
+        end, batches = passed_over(os.environ.get(CHECKPOINT_VARIABLE))
+        [found, end, batches] = peers.begin_maxima([tag is not None or has_any(folder), end, batches])()
+        if found:
+            self._load(folder, tag, peers)
+        self._pass_over(end, batches)
+        return bool(found)
+
+    def _load(self, folder: Path, tag: str | None, peers: Any) -> None:
         reader, state, divided = self._loaded(folder, tag, peers)
         extra = reader.extra
         for name, model in self._models.items():
@@ -172,7 +183,24 @@ class Training:
             part.load_state_dict(decode(saved, lambda name: reader.tensor(f"{_LARGE}.{name}")))
         # One rank alone may have other data.
         peers.agree(lambda: self._go_on(extra, reader, peers), "resume")
-        return True
+
+    @property
+    def pace(self) -> tuple[int, int] | None:
+        """The step that a loss of now belongs to, and the batches of a step; None where nobody could pass over some."""
+        tracker, *others = [*self._trackers.values(), None]
+        if others != [None] or tracker is None or type(tracker.order) is not Samples:
+            return None
+        return self.step - (self.step > 0 and not tracker.is_ahead), tracker.pace or tracker.taken or 1
+
+    def _pass_over(self, end: int, batches: int) -> None:
+        """Begin behind the step `end`: the data of the steps before it is not used again."""
+        if end <= self.step or self.pace is None:
+            return
+        if _peers().rank == 0:
+            notice(f"roll_back: the data of {end - self.step} steps is passed over, from step {self.step} to {end}")
+        [tracker] = self._trackers.values()
+        tracker.pass_over((end - self.step) * max(batches, 1))
+        self.step = end
 
     def _stop_when_asked(self) -> None:
         """Between two steps: save and end the script if the job is asked to go."""
@@ -281,6 +309,11 @@ class Training:
                 tracker.note(_WITHOUT_BATCH)
         for tracker in trackers:
             tracker.step()
+
+
+def _pace(training: weakref.ref[Training]) -> tuple[int, int] | None:
+    found = training()
+    return None if found is None else found.pace
 
 
 def _pipeline(parts: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ import msgspec
 from herringbone.aws.location import is_s3
 from herringbone.backends.review.disk import low_disk_warnings
 from herringbone.backends.review.links import link_warnings
-from herringbone.backends.review.settings import unserved_settings
+from herringbone.backends.review.settings import unserved_answers, unserved_settings
 from herringbone.code.files import check_source, measure_code
 from herringbone.plan.channels import check_shares, is_augmented, refused_channels
 from herringbone.plan.frameworks import unused_versions
@@ -31,7 +31,7 @@ from herringbone.records.home import JobFolder, find_home
 from herringbone.s3.pipes.records import parse_lines
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
-from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART
+from herringbone_contract.faults.policies import RETRIES
 from herringbone_contract.served import Library
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
         restarting = ("log_policies", "min_instance_count", "retry_without_client")
         refusals |= {name: reason for name in restarting if name in options}
         answers = plan.options.fault_policies.items()
-        if kinds := [kind for kind, answer in answers if answer in (RESTART, EXCLUDE_HOST)]:
+        if kinds := [kind for kind, answer in answers if answer in RETRIES]:
             refusals["fault_policies"] = f"{reason}, or another answer to {', '.join(kinds)}"
-    refuse(backend, refusals | _refused_values(plan))
+    refuse(backend, unserved_answers(plan) | refusals | _refused_values(plan))
 
 
 def check_hosts(backend: str, plan: JobPlan) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from herringbone.aws.location import is_s3
 from herringbone.plan.frameworks import script_framework
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.distribution import check_layout
 from herringbone_contract.errors import DistributionError
+from herringbone_contract.faults.policies import ROLL_BACK
 from herringbone_contract.layout import ranks_on_host
 from herringbone_contract.model_parallel.values import value_or
 from herringbone_contract.served import PARAMETERS, Library, unserved
@@ -66,6 +68,18 @@ def unserved_settings(plan: JobPlan, library: Library) -> dict[str, str]:
     if library is Library.HERRINGBONE and framework == "pytorch":
         refusals |= _replicas_without_average(plan)
     return refusals
+
+
+def unserved_answers(plan: JobPlan) -> dict[str, str]:
+    """Return, as a refusal, the answers to faults that this job's libraries or checkpoints cannot give. Pure."""
+    kinds = [kind for kind, answer in plan.options.fault_policies.items() if answer == ROLL_BACK]
+    framework, uri = script_framework(plan), plan.options.checkpoint_s3_uri
+    why = ""
+    if kinds and framework not in (None, "pytorch"):
+        why = f"scripts of {framework} cannot pass over data; answer with stop or restart"
+    elif kinds and is_s3(uri):
+        why = f"what it sets aside would stay the newest checkpoint in {uri}; give a folder, or answer with stop"
+    return {"fault_policies": f"{', '.join(kinds)}: {ROLL_BACK}: {why}"} if why else {}
 
 
 def _replicas_without_average(plan: JobPlan) -> dict[str, str]:

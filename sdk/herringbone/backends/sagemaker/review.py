@@ -23,7 +23,7 @@ from herringbone.plan.request import JobRequest, groups_of
 from herringbone.records.home import find_home
 from herringbone.system.near import alternatives
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
-from herringbone_contract.faults.policies import EXCLUDE_HOST, FAULTS, RESTART
+from herringbone_contract.faults.policies import FAULTS, RETRIES
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.served import Library
 
@@ -94,7 +94,7 @@ def image_by_version(request: JobRequest, *, region: str) -> str:
 
 def _unanswered(policies: Mapping[str, str]) -> dict[str, str]:
     """Return the refusal of answers that only a platform that starts attempts itself can give."""
-    wrong = [kind for kind, answer in policies.items() if not FAULTS[kind].watched or answer in (RESTART, EXCLUDE_HOST)]
+    wrong = [kind for kind, answer in policies.items() if not FAULTS[kind].watched or answer in RETRIES]
     reason = "SageMaker retries a job after errors of its own only; it serves report, stop and fail, of "
     watched = ", ".join(kind for kind, fault in FAULTS.items() if fault.watched)
     return {"fault_policies": f"{', '.join(wrong)}: {reason}{watched}"} if wrong else {}

@@ -118,14 +118,18 @@ def test_where_no_progress_can_be_seen_a_default_limit_ends_no_job():
     assert len(job.faults) == 1
 
 
-def test_the_first_wrong_loss_of_a_kind_is_a_fault():
+def test_the_earliest_wrong_loss_of_a_kind_is_a_fault():
     job = Job()
-    for rank, fault in ((2, "nan_loss"), (1, "nan_loss"), (0, "loss_spike")):
-        job.watch.receive(HOSTS[rank], {"kind": "loss", "fault": fault, "rank": rank, "text": "loss is nan"})
-    assert job.lines == ["nan_loss: rank 2 (algo-3): loss is nan", "loss_spike: rank 0 (algo-1): loss is nan"]
-    assert [(kind, failure.rank, failure.host) for kind, failure in job.faults] == [
-        ("nan_loss", 2, "algo-3"),
-        ("loss_spike", 0, "algo-1"),
+    for rank, fault, end in ((2, "nan_loss", 15), (1, "nan_loss", 14), (0, "loss_spike", None), (2, "nan_loss", None)):
+        report = {"kind": "loss", "fault": fault, "rank": rank, "text": "loss is nan", "bad": [7.5, 13, end, 1]}
+        job.watch.receive(HOSTS[rank], report)
+    assert job.faults == []
+    for _, call in job.timers:
+        call()
+    assert job.lines == ["nan_loss: rank 1 (algo-2): loss is nan", "loss_spike: rank 0 (algo-1): loss is nan"]
+    assert [(kind, failure.rank, failure.host, failure.bad) for kind, failure in job.faults] == [
+        ("nan_loss", 1, "algo-2", (7.5, 13, 14, 1)),
+        ("loss_spike", 0, "algo-1", (7.5, 13, None, 1)),
     ]
     assert [event["fault"] for event in job.events] == ["nan_loss", "loss_spike"]
 

@@ -1,0 +1,153 @@
+"""Roll a folder of checkpoints back behind a fault: supervisors do so when all ranks have ended.
+
+    .<name>.1.set-aside     a checkpoint that is newer than the fault: nobody finds it by this name, and nothing is lost
+    .roll-back.json         the step whose data, and that of all before it, is not used again
+
+Both travel with the checkpoints, so the next attempt finds them wherever it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from contextlib import ExitStack, nullcontext, suppress
+from pathlib import Path, PurePath
+
+from herringbone_contract.checkpoint.manifest import MANIFEST, NEWEST
+from herringbone_contract.checkpoint.publication import note_newest
+from herringbone_contract.checkpoint.verification import newest_tag, read_manifest
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.faults.bad_steps import BadSteps
+from herringbone_contract.files import try_locked, write_whole
+
+_FILE, _LOCK = ".roll-back.json", ".roll-back.lock"
+_LOCK_SECONDS = 5.0
+_SET_ASIDE = ".set-aside"
+# Hugging Face's Trainer names the folder, Lightning the file.
+_STEP = {"folder": re.compile(r"checkpoint-(\d+)"), "file": re.compile(r"(?:^|[^a-z])step=(\d+).*\.ckpt")}
+# Files that are written after a checkpoint, or without any.
+_TEXTS = (".csv", ".tsv", ".jsonl", ".log", ".txt", ".md", ".html", ".png", ".yaml", ".yml")
+_EVENT_FILES = "tfevents"
+
+
+def is_beside(path: PurePath) -> bool:
+    """Report whether a file lies among checkpoints, and is none by its name: a table, the name of the newest one.
+
+    >>> is_beside(PurePath("run/metrics.csv")), is_beside(PurePath("step-4/model.pt"))
+    (True, False)
+    """
+    return path.name == NEWEST or _EVENT_FILES in path.name or path.suffix in _TEXTS
+
+
+def roll_back(folder: Path, bad: BadSteps) -> list[str]:
+    """Set the checkpoints aside that may have the fault, note the data to pass over, and return their names.
+
+    A checkpoint whose step is known is compared with the steps, any other file with the time of the last good loss.
+    Of an attempt that was rolled back before and has had no good loss since, the one that it began from is set aside,
+    too. Hosts may share the folder, and do the same at the same time.
+    """
+    with ExitStack() as stack:
+        # A file system without locks: the steps below may then be taken by two hosts at a time.
+        with suppress(OSError):
+            stack.enter_context(try_locked(folder / _LOCK, seconds=_LOCK_SECONDS) or nullcontext())
+        late: list[Path] = []
+        _is_late(folder, bad, late)
+        before, batches = passed_over(folder)
+        if bad.end is not None and bad.end > before:
+            note = {"end": bad.end, "batches": bad.batches or batches}
+            with suppress(OSError):
+                write_whole(folder / _FILE, json.dumps(note).encode(), mode=0o666, synced=True)
+            # Another host of this folder finds the note of this fault.
+            if bad.begin is None and before and (left := _with_steps(folder, late)):
+                late.append(max(left)[1])
+        names = [str(path.relative_to(folder)) for path in sorted(late) if _set_aside(path)]
+        for parent in {path.parent for path in late}:
+            _correct_newest(parent)
+        return names
+
+
+def passed_over(folder: str | os.PathLike[str] | None) -> tuple[int, int]:
+    """Return the step before which no data is used again, and the batches that each takes; (0, 0) without a fault."""
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(Path(folder or os.devnull, _FILE).read_bytes())
+        end, batches = int(found["end"]), int(found["batches"])
+        return max(end, 0), max(batches, 0)
+    return 0, 0
+
+
+def _is_late(folder: Path, bad: BadSteps, late: list[Path]) -> bool:
+    """Add the latest checkpoints of a folder to `late`; report whether all of it is later than the fault."""
+    verdicts = []
+    for path in _entries(folder):
+        is_folder = path.is_dir() and not path.is_symlink()
+        step = _step_of(path, is_folder=is_folder)
+        is_whole = not is_folder or step is not None or (path / MANIFEST).exists()
+        if step is not None and bad.begin is not None:
+            is_late = step > bad.begin
+        elif not is_whole:
+            inner: list[Path] = []
+            is_late = _is_late(path, bad, inner)
+            late += [] if is_late else inner
+        else:
+            is_late = _written(path) > bad.since
+        verdicts.append(is_late)
+        late += [path] if is_late else []
+    return bool(verdicts) and all(verdicts)
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    with suppress(OSError):
+        return [path for path in folder.iterdir() if not path.name.startswith(".") and not is_beside(path)]
+    return []
+
+
+def _written(path: Path) -> float:
+    with suppress(OSError):
+        # Files within a checkpoint get their last bytes before it is complete.
+        return max(file.lstat().st_mtime for file in ([*path.rglob("*")] if path.is_dir() else []) or [path])
+    return 0.0
+
+
+def _with_steps(folder: Path, late: list[Path]) -> list[tuple[int, Path]]:
+    """Return the checkpoints of a folder that are not late, with their steps."""
+    left = [(_step_of(path, is_folder=path.is_dir()), path) for path in _entries(folder) if path not in late]
+    return [(step, path) for step, path in left if step is not None]
+
+
+def _step_of(path: Path, *, is_folder: bool) -> int | None:
+    """Return the number of steps behind which a checkpoint was written, where it says so."""
+    if is_folder and (path / MANIFEST).exists():
+        with suppress(ParallelError):
+            extra = read_manifest(path).extra.get("extra")
+            step = extra.get("step") if isinstance(extra, dict) else None
+            return step if type(step) is int else None
+    match = _STEP["folder"].fullmatch(path.name) if is_folder else _STEP["file"].search(path.name)
+    return int(match[1]) if match else None
+
+
+def _set_aside(path: Path) -> bool:
+    """Give a checkpoint a name that nobody looks for; False where another host has done so."""
+    number = 1
+    while (target := path.with_name(f".{path.name}.{number}{_SET_ASIDE}")).exists():
+        number += 1
+    with suppress(OSError):
+        path.rename(target)
+        return True
+    return False
+
+
+def _correct_newest(folder: Path) -> None:
+    """Have the file `newest` name the newest checkpoint that is left."""
+    if (tag := newest_tag(folder)) is None or (folder / tag).exists():
+        return
+    left = []
+    for path in _entries(folder):
+        with suppress(ParallelError):
+            left.append((read_manifest(path).time, path.name))
+    with suppress(OSError):
+        if left:
+            note_newest(folder, max(left)[1])
+        else:
+            (folder / NEWEST).unlink()
