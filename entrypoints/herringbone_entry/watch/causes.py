@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from herringbone_entry.watch.stragglers import median
+from herringbone_entry.watch.stragglers import RATIO, median
 
 # A wait explains a slow rank when it takes this share of the time more than in the other ranks.
 _SHARE = 0.1
@@ -42,8 +42,11 @@ def cause(facts: Mapping[str, Any], others: Sequence[Mapping[str, Any]], excess:
         return f"it reads {facts['swapped']:.0f} pages a second back from swap"
     if more("disk") > max(_DISK_SHARE, least):
         return f"it waits for a disk, {share('disk')}"
-    # A rank that computes more waits for cores more often, too: in as large a part of the time in which it could run.
-    if more("cores") > least and _contention(facts) - median([_contention(other) for other in others]) > _SHARE:
+    # A rank that computes more waits for cores longer, too, and on a busy machine all ranks wait: its time is the
+    # product of what it computes and of how others stretch that, and the greater factor is the cause.
+    stretched = _stretch(facts) / median([_stretch(other) for other in others])
+    computes = _cpu(facts) / median([_cpu(other) for other in others])
+    if more("cores") > least and stretched > max(RATIO, computes):
         return f"other processes use its cores, {share('cores')}"
     if facts.get("slowed") and sum(bool(other.get("slowed")) for other in others) * 2 < len(others):
         return f"its GPU has lowered its clock because of {facts['slowed']}"
@@ -60,6 +63,11 @@ def _wanted(facts: Mapping[str, Any]) -> float:
     return float(facts.get("cpu", 0.0)) + float(facts.get("cores", 0.0))
 
 
-def _contention(facts: Mapping[str, Any]) -> float:
-    """Return the part of the time in which a rank could run and others had the cores."""
-    return float(facts.get("cores", 0.0)) / max(_wanted(facts), 0.01)
+def _cpu(facts: Mapping[str, Any]) -> float:
+    # A rank that waits uses next to nothing.
+    return max(float(facts.get("cpu", 0.0)), 0.01)
+
+
+def _stretch(facts: Mapping[str, Any]) -> float:
+    """Return how many times as long a rank's computing takes as on cores of its own."""
+    return 1 + float(facts.get("cores", 0.0)) / _cpu(facts)

@@ -36,6 +36,13 @@ def test_a_wait_that_explains_little_of_the_excess_is_not_its_cause():
     assert cause(sleeps, [USUAL], excess=0.2).startswith("other processes use its cores")
 
 
+def test_other_processes_on_its_cores_are_told_from_more_work_where_all_ranks_wait_for_cores():
+    """Measured with six processes on the cores of the others and 24 on its own."""
+    others = [{"cpu": 0.039, "cores": 0.364}]
+    assert cause({"cpu": 0.039, "cores": 0.961}, others, excess=0.2).startswith("other processes use its cores")
+    assert cause({"cpu": 0.11, "cores": 0.89}, others, excess=0.2).startswith("it computes more")
+
+
 def test_what_all_ranks_have_is_no_cause():
     busy = {**USUAL, "cpu": 1.0, "throttled": 0.5, "disk": 0.6, "cores": 0.7, "slowed": "heat"}
     assert cause(busy, [busy, busy], excess=0.3) == ""
