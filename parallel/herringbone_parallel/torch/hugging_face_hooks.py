@@ -96,6 +96,7 @@ POSITION_LIGHTNING = (
     Hook(f"{_CONNECTOR}restore_loops", _ENTERS, named_in(f"{_CONNECTOR}restore_training_state")),
     Hook(f"{_EPOCH_LOOP}on_advance_end", _STOPS, named_in(f"{_EPOCH_LOOP}run")),
     Hook(f"{_EPOCH_LOOP}_should_accumulate", _STOPS, exists),
+    Hook(f"{_EPOCH_LOOP}_should_check_val_fx", _STOPS, exists),
     Hook(f"{_SAVER}_save_last_checkpoint", _STOPS, named_in(f"{_SAVER}on_validation_end")),
     Hook(f"{_SAVER}_save_none_monitor_checkpoint", _STOPS, named_in(f"{_SAVER}_save_topk_checkpoint")),
     Hook(f"{_SAVER}_monitor_candidates", _STOPS, named_in(f"{_SAVER}on_validation_end")),

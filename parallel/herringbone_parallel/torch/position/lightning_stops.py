@@ -24,18 +24,21 @@ def watch(package: str) -> None:
     loop = loops._TrainingEpochLoop
     end, end_run = loop.on_advance_end, fit.on_run_end
 
-    def on_advance_end(self: Any, *args: Any, **options: Any) -> None:
-        end(self, *args, **options)
+    def on_advance_end(self: Any, fetcher: Any) -> None:
         trainer = self.trainer
         # A callback of the script's own may be a checkpoint callback, and have no such method.
         saver = next((one for one in trainer.checkpoint_callbacks if hasattr(one, "_save_last_checkpoint")), None)
+        # Lightning leaves a validation out that follows the save at which it goes on, with the random numbers of it.
+        is_early = saver is not None and _is_saved(trainer, saver) and self._should_check_val_fx(fetcher)
+        end(self, fetcher)
         # Gradients that wait for a step are in no checkpoint, and the end of an epoch is not over yet.
         is_between = self._should_accumulate() or self.batch_progress.is_last_batch
         if saver is None or is_between or trainer.fast_dev_run:
             return
         _take_back(trainer)
         if stops.asks_for_script() and stops.should_stop():
-            _save(trainer, saver)
+            if is_early or not _is_saved(trainer, saver):
+                _save(trainer, saver)
             raise SystemExit(0)
 
     def on_run_end(self: Any) -> None:
@@ -52,11 +55,13 @@ def _take_back(trainer: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _is_saved(trainer: Any, saver: Any) -> bool:
+    return bool(saver._last_global_step_saved == trainer.global_step)
+
+
 def _save(trainer: Any, saver: Any) -> None:
     """Save as the callback does after some steps; one that only keeps the best gets a `last.ckpt`."""
     candidates = saver._monitor_candidates(trainer)
-    if saver._last_global_step_saved == trainer.global_step:
-        return
     if saver.monitor is None and saver.save_top_k:
         saver._save_none_monitor_checkpoint(trainer, candidates)
     if saver.save_last:
