@@ -78,24 +78,32 @@ def test_only_the_first_rank_sends_numbers_with_the_trainers_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "handled", "asked", "stops"),
+    ("strategy", "folder", "handled", "asked", "stops"),
     [
-        ("steps", False, True, True),
-        ("steps", False, False, False),
-        ("no", False, True, False),
-        ("steps", True, True, False),
+        ("steps", "model", False, True, True),
+        ("steps", "model", False, False, False),
+        ("no", "model", False, True, False),
+        # The folder is there for checkpoints.
+        ("no", "checkpoints", False, True, True),
+        ("no", "checkpoints/run", False, True, True),
+        ("no", "checkpoints-2", False, True, False),
+        ("steps", "model", True, True, False),
     ],
 )
 def test_a_trainer_that_saves_saves_and_ends_when_its_job_is_asked_to_go(
-    monkeypatch: pytest.MonkeyPatch, strategy: str, handled: bool, asked: bool, stops: bool
+    monkeypatch: pytest.MonkeyPatch, strategy: str, folder: str, handled: bool, asked: bool, stops: bool
 ) -> None:
-    """Not one that saves nothing, nor where the script itself handles SIGTERM, as `enable_jit_checkpoint` does."""
+    """Not one that saves nothing and has a folder for other things, nor where the script itself handles SIGTERM, as
+    `enable_jit_checkpoint` does.
+    """
     monkeypatch.setattr("herringbone_contract.events.stops.should_stop", lambda: asked)
     monkeypatch.setattr("herringbone_contract.events.stops.asks_for_script", lambda: not handled)
     callback = hugging_face.callback_class(object)()
     control = SimpleNamespace(should_save=False, should_training_stop=False)
     state = SimpleNamespace(is_world_process_zero=False)
-    callback.on_step_end(SimpleNamespace(save_strategy=strategy), state, control)
+    monkeypatch.setenv("SM_CHECKPOINT_DIR", "/opt/ml/checkpoints")
+    arguments = SimpleNamespace(save_strategy=strategy, output_dir=f"/opt/ml/{folder}")
+    callback.on_step_end(arguments, state, control)
     assert (control.should_save, control.should_training_stop) == (stops, stops)
     with pytest.raises(SystemExit) if stops else contextlib.nullcontext():
         callback.on_save(None, None, control)

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from herringbone_contract.constants import Key
@@ -81,6 +82,14 @@ def send_logs() -> None:
         integrations.update({name: trainer.TrainerCallback for name in integrations if name == "kubeflow"})
 
 
+def _may_save(args: Any) -> bool:
+    """Say whether a stop may save: with save_strategy "no" only into the folder that is there for checkpoints."""
+    folder = os.environ.get("SM_CHECKPOINT_DIR")
+    return args.save_strategy != "no" or (
+        folder is not None and Path(args.output_dir).resolve().is_relative_to(Path(folder).resolve())
+    )
+
+
 def callback_class(base: Any, send: Callable[..., None] = outbox.metric) -> Any:
     """Return the subclass of transformers' `TrainerCallback` that sends what a Trainer logs to the job's events."""
 
@@ -108,7 +117,7 @@ def callback_class(base: Any, send: Callable[..., None] = outbox.metric) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if time.monotonic() - self._shown >= _PROGRESS_SECONDS:
                 self.on_train_begin(args, state, control)
-            if args.save_strategy != "no" and stops.asks_for_script() and stops.should_stop():
+            if _may_save(args) and stops.asks_for_script() and stops.should_stop():
                 self._stops = control.should_save = control.should_training_stop = True
 
         def on_save(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:

@@ -37,7 +37,7 @@ class HostStop:
         self._context, self._ranks, self._kill = context, ranks, kill
         ranks.has_obeyed = self._has_obeyed
         self.path = self._why = ""
-        self._call = 0
+        self._call = self._most = 0
         # Times in seconds since 1970; 0.0 before it.
         self._asked_at = self._ended_at = 0.0
         # On the first host, once it was asked.
@@ -48,7 +48,7 @@ class HostStop:
     def ask(self, order: Ask) -> None:
         """Let ranks wait in their next call, and report how many they have made."""
         self._why, self._asked_at = order["why"], time.time()
-        most = stop_file.exchange(self.path, stop_file.ASKED)
+        most = self._most = stop_file.exchange(self.path, stop_file.ASKED)
         if self._context.host.is_first:
             from herringbone_entry.observer.checkpoints import Checkpoints
 
@@ -67,6 +67,9 @@ class HostStop:
         if call and host.is_first:
             until = f"ranks stop at call {call} of should_stop, or after {host.stop_grace:g} s"
             self._context.log(f"asked to go ({self._why}): {until}")
+        elif self._asked_at and host.is_first and not self._most:
+            unless = "without a checkpoint unless the script handles it: none of them has called should_stop"
+            self._context.log(f"asked to go ({self._why}): ranks get SIGTERM, which ends them {unless}")
         self._ranks.stop(call)
 
     def note_kill(self) -> None:
