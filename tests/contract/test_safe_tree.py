@@ -46,6 +46,18 @@ def test_a_walk_names_each_entry_and_follows_no_link(tree):
         ]
 
 
+def test_a_tree_of_files_and_folders_alone_is_told_from_others(tree):
+    with safe_tree.folder(tree / "a" / "b") as top:
+        assert safe_tree.has_only_files(top)
+        (tree / "a" / "b" / "c").mkdir()
+        (tree / "a" / "b" / "c" / "file").touch()
+        assert safe_tree.has_only_files(top)
+        for make in (lambda path: path.symlink_to("file"), os.mkfifo):
+            make(tree / "a" / "b" / "c" / "odd")
+            assert not safe_tree.has_only_files(top)
+            (tree / "a" / "b" / "c" / "odd").unlink()
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -106,6 +118,7 @@ def test_no_descriptor_stays_open(tree):
     with safe_tree.folder(tree) as top:
         list(safe_tree.walk(top))
         next(safe_tree.walk(top))
+        assert not safe_tree.has_only_files(top)
         for name in ("pipe", "link", "a/up/x"):
             assert not safe_tree.exists(top, name)
         safe_tree.remove(top, "a")

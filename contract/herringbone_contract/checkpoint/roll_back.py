@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext, suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from herringbone_contract.checkpoint.manifest import MANIFEST, NEWEST
 from herringbone_contract.checkpoint.publication import note_newest
@@ -32,13 +32,15 @@ _TEXTS = (".csv", ".tsv", ".jsonl", ".log", ".txt", ".md", ".html", ".png", ".ya
 _EVENT_FILES = "tfevents"
 
 
-def is_beside(path: PurePath) -> bool:
+def is_beside(name: str) -> bool:
     """Report whether a file lies among checkpoints, and is none by its name: a table, the name of the newest one.
 
-    >>> is_beside(PurePath("run/metrics.csv")), is_beside(PurePath("step-4/model.pt"))
+    >>> is_beside("run/metrics.csv"), is_beside("step-4/model.pt")
     (True, False)
     """
-    return path.name == NEWEST or _EVENT_FILES in path.name or path.suffix in _TEXTS
+    # A text, and no path: there may be a hundred thousand files.
+    last = name.rpartition("/")[2]
+    return last == NEWEST or _EVENT_FILES in last or last.endswith(_TEXTS)
 
 
 def roll_back(folder: Path, bad: BadSteps) -> list[str]:
@@ -99,7 +101,7 @@ def _is_late(folder: Path, bad: BadSteps, late: list[Path]) -> bool:
 
 def _entries(folder: Path) -> Iterable[Path]:
     with suppress(OSError):
-        return [path for path in folder.iterdir() if not path.name.startswith(".") and not is_beside(path)]
+        return [path for path in folder.iterdir() if not path.name.startswith(".") and not is_beside(path.name)]
     return []
 
 

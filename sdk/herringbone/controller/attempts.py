@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from herringbone.records.logs import STAMP_CHARS
@@ -29,22 +30,22 @@ def newest_file(*folders: Path) -> Saved | None:
 
     A folder that is a link counts as empty.
     """
-    files = [Saved(file.name, file.state.st_mtime_ns) for folder in folders for file in _files(folder)]
+    files = (Saved(file.name, file.state.st_mtime_ns) for folder in folders for file in _files(folder))
     return max(files, key=lambda file: (file.modified, file.name), default=None)
 
 
-def _files(folder: Path) -> list[Entry]:
+def _files(folder: Path) -> Iterator[Entry]:
     try:
         with safe_folder(folder.parent, folder.name) as descriptor:
-            files = [entry for entry in walk(descriptor) if entry.kind == "file"]
+            yield from (entry for entry in walk(descriptor) if entry.kind == "file" and _is_saved(entry.name))
     except OSError:
         # The name is for a message only, so a folder that is missing or cannot be read has none.
-        return []
-    names = [(PurePosixPath(file.name), file) for file in files]
+        return
+
+
+def _is_saved(name: str) -> bool:
     # A dot marks what is still written: a file, or a folder with all its files.
-    hidden = {path for path, _ in names if any(part.startswith(".") for part in path.parts)}
-    others = {path for path, _ in names if is_beside(path)}
-    return [file for path, file in names if path.suffix not in _UNFINISHED and path not in hidden | others]
+    return not (is_beside(name) or name.endswith(_UNFINISHED) or name.startswith(".") or "/." in name)
 
 
 def read_log(logs: Path, host: str, begin: int) -> str:
