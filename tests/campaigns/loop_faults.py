@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -172,7 +173,8 @@ def told(log: Path, before: Path | None = None) -> tuple[dict[int, dict[int, Any
     """Return {step: {rank: [epoch, samples, loss]}} and the weights; steps of `before` count until `log` begins."""
     steps: dict[int, dict[int, Any]] = {}
     weights: list[float] = []
-    first = min((line[0] for line in lines(log, 0) if isinstance(line[0], int)), default=0)
+    # A job that was stopped behind its last step goes on without one.
+    first = min((line[0] for line in lines(log, 0) if isinstance(line[0], int)), default=math.inf)
     for folder in (before, log):
         for file in folder.glob("*.jsonl") if folder else ():
             for line in lines(folder, int(file.stem)):
