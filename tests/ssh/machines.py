@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -205,6 +205,15 @@ class Machines:
     def reconnect(self, name: str) -> None:
         """Undo `cut`."""
         _run("ip", "-n", self._namespace("br"), "link", "set", name, "up")
+
+    def sever(self, directions: Iterable[tuple[str, str]]) -> None:
+        """Lose what machines send each other in these directions (from, to), and in no other."""
+        for name in self.names:
+            inside = [*self.inside(name), "iptables", "-w"]
+            _run(*inside, "-F", "INPUT")
+            for sender, receiver in directions:
+                if receiver == name:
+                    _run(*inside, "-A", "INPUT", "-s", self.address(sender), "-j", "DROP")
 
     def freeze(self, name: str) -> None:
         """Stop every process of a machine, including its sshd."""

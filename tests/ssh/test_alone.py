@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import TrainingJob
+from herringbone.backends.ssh.attempts.current import current_attempt
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.records.index import JobIndex
 from tests.waiting import wait_until
@@ -107,6 +108,34 @@ def test_the_client_comes_back_in_the_middle_and_only_observes(train, machines, 
     assert_one_at_a_time(machines, "back")
     assert {number for number, *_ in attempts_on(machines, "back")} == {1, 2, 3}
     assert [attempt["Attempt"] for attempt in job.describe()["Attempts"]] == [1, 2]
+
+
+def test_a_job_that_waits_for_a_machine_is_stopped_by_a_client_that_comes_back(submit, machines, home, transport):
+    script = "import time; print('ready', flush=True); time.sleep(600)"
+    options = {"environment": {"API_TOKEN": "x"}, "max_retry_attempts": 2}
+    job = submit(script, hosts=2, name="waiting", **options)
+    await_line(machines, "waiting", "ready")
+    with closed_laptop(machines, job):
+        machines.cut("h-2")
+        kill_supervisor(machines, "h-1")
+        await_file(machines.work("h-1") / "keepers.log", "h-2")
+    try:
+        # Between two attempts: what the next one needs stays.
+        with transport.connect(current_attempt(JobIndex(home.index).get("waiting")).machines["algo-1"]) as connection:
+            cleaned = connection.ask({"ask": "clean", "older": 0.0, "client": "other", "dry": False})
+        assert not [file for file in cleaned["stale_files"] if file["name"].startswith("waiting")]
+        other = TrainingJob("waiting", SshBackend(home, transport))
+        assert other.status == "InProgress", (
+            other.failure.render(),
+            (machines.work("h-1") / "keepers.log").read_text(),
+        )
+        other.stop()
+        assert other.wait(timeout=60).status == "Stopped"
+    finally:
+        machines.reconnect("h-2")
+    # The holder comes to the same end, and tells the machine that was away.
+    wait_until(lambda: not any(machines.pids(name, "ssh.keepers") for name in machines.names), seconds=40)
+    assert {number for number, *_ in attempts_on(machines, "waiting")} == {1}
 
 
 def test_secrets_are_in_memory_alone_and_a_machine_that_stays_away_is_waited_for(submit, machines):

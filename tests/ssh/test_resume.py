@@ -197,6 +197,7 @@ def test_a_python_without_the_secrets_cannot_retry_and_says_so(submit, machines,
         name="secret",
         environment={"API_TOKEN": "x"},
         max_retry_attempts=1,
+        retry_without_client=False,
     )
     expect(job, "ready")
     job._backend._close("secret")

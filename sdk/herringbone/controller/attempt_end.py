@@ -110,8 +110,8 @@ class EndedHosts(Protocol):
         """Return the verdict on the attempt."""
 
     @property
-    def is_stopping(self) -> bool:
-        """Report that somebody asked the job to stop, or that its time is over."""
+    def stopping(self) -> str:
+        """The secondary status of a job that somebody asked to stop, or whose time is over; "" for neither."""
 
     @property
     def has_others(self) -> bool:
@@ -174,7 +174,7 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
     if hosts.has_others:
         retries += replacements(verdict, hosts.policies, hosts.earlier)
     # Logs are read for the decision alone, which takes a while.
-    if verdict.failure is not None and retries and not hosts.is_stopping:
+    if verdict.failure is not None and retries:
         decision = decide_end(
             verdict,
             hosts.logs(),
@@ -187,11 +187,16 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
             hosts.say(decision.notice)
         if decision.failed is not None:
             try:
-                if (outcome := hosts.restart(decision.failed)) is not Restart.NONE:
+                if not hosts.stopping and (outcome := hosts.restart(decision.failed)) is not Restart.NONE:
                     return Conclusion.RESTART if outcome is Restart.HERE else Conclusion.FAILED
             except (HerringboneError, OSError) as error:
-                hosts.say(f"the job cannot be restarted: {error}")
-                verdict = not_restarted(verdict, error)
+                if not hosts.stopping:
+                    hosts.say(f"the job cannot be restarted: {error}")
+                    verdict = not_restarted(verdict, error)
+            if hosts.stopping:
+                # The fault alone would not have ended the job.
+                hosts.say(f"{decision.failed.why}; no other attempt follows, because the job was stopped")
+                verdict = Verdict(STOPPED, hosts.stopping)
     if verdict.secondary_status == INTERRUPTED and hosts.requeue():
         return Conclusion.FAILED
     if verdict.failure is not None and verdict.failure.fault == DRAIN and not hosts.is_part:

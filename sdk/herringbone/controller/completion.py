@@ -20,7 +20,7 @@ from herringbone.controller.retry import Policies, announced, describe_attempts,
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.protocols.controller_config import ControllerConfig
 from herringbone.records.checkpoints import settle_links
-from herringbone.records.index import COMPLETED, INTERRUPTED, RESTARTING, STOPPED, UPLOADING
+from herringbone.records.index import COMPLETED, INTERRUPTED, LIMITS, RESTARTING, STOPPED, UPLOADING
 from herringbone.records.logs import STAMP_CHARS
 from herringbone.slots.release import free
 from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_RECORD_BYTES
@@ -85,8 +85,8 @@ class ControllerHosts(EndedHosts):
         return verdict
 
     @property
-    def is_stopping(self) -> bool:
-        return self._stopped or bool(self._limit)
+    def stopping(self) -> str:
+        return LIMITS[self._limit] if self._limit else STOPPED if self._stopped else ""
 
     @property
     def is_part(self) -> bool:

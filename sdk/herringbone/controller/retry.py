@@ -272,7 +272,7 @@ def _blamed_hosts(verdict: Verdict, match: PolicyMatch, hosts: Sequence[str]) ->
 
 def _why(match: PolicyMatch, machines: Mapping[str, str]) -> str:
     hosts = ", ".join(_host_on_machine(host, machines) for host in match.hosts)
-    if match.fault == "host_lost":
+    if match.fault == "host_lost" and hosts:
         return f"{hosts} was lost ({match.line})"
     if match.fault and match.fault not in LOG_FAULTS.values():
         # A watcher's own words begin with the kind, and name the machine where they can.

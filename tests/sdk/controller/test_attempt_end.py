@@ -79,8 +79,8 @@ class Hosts:
     job, policies, machines, earlier, compress, is_part = "a", Policies(), MACHINES, (), True, False
     hourly_cost = None
 
-    def __init__(self, verdict, *, retries=0, is_stopping=False, restart=Restart.HERE, sent=None):
-        self.verdict, self.retries, self.is_stopping = verdict, retries, is_stopping
+    def __init__(self, verdict, *, retries=0, stopping="", restart=Restart.HERE, sent=None):
+        self.verdict, self.retries, self.stopping = verdict, retries, stopping
         self._restart, self._sent = restart, sent
         self.calls = []
 
@@ -127,9 +127,8 @@ THE_END = ["release", "collect"]
     ("hosts", "conclusion", "calls"),
     [
         (Hosts(DONE, retries=1), Conclusion.OVER, [*THE_END, DONE]),
-        # Nobody reads logs, or restarts a job, that has no attempt left or that somebody has stopped.
+        # Nobody reads logs of a job that has no attempt left.
         (Hosts(LOST), Conclusion.FAILED, [*THE_END, LOST]),
-        (Hosts(LOST, retries=1, is_stopping=True), Conclusion.FAILED, [*THE_END, LOST]),
         (Hosts(LOST, retries=1), Conclusion.RESTART, ["logs", "restart after 1"]),
         (Hosts(LOST, retries=1, restart=Restart.ELSEWHERE), Conclusion.FAILED, ["logs", "restart after 1"]),
         (
@@ -151,6 +150,30 @@ def test_the_bill_of_a_job_with_a_price_is_told_before_its_end(tmp_path):
     assert end_attempt(hosts) is Conclusion.OVER
     assert hosts.calls[-2:] == ["bill: about $0.40: 2 hosts for 10 min, $2.40 an hour together", DONE]
     assert b'"kind":"bill"' in hosts.events.read_bytes()
+
+
+@pytest.mark.parametrize("restart", [Restart.NONE, HostError("the job was stopped")])
+@pytest.mark.parametrize("why", ["Stopped", "MaxRuntimeExceeded"])
+def test_a_job_that_is_stopped_where_another_attempt_would_follow_is_stopped_and_did_not_fail(restart, why):
+    hosts = Hosts(LOST, retries=1, stopping=why, restart=restart)
+    assert end_attempt(hosts) is Conclusion.OVER
+    assert hosts.calls[0] == "logs"
+    assert hosts.calls[1] == f"{FIRST.why}; no other attempt follows, because the job was stopped"
+    assert hosts.calls[2:] == [*THE_END, Verdict("Stopped", why)]
+    # A failure of the script, or of the last attempt, is the job's own.
+    for hosts in (Hosts(RAISED, retries=1, stopping=why), Hosts(LOST, stopping=why)):
+        assert end_attempt(hosts) is Conclusion.FAILED
+
+
+def test_a_stop_that_arrives_while_the_next_attempt_is_started_counts():
+    class Late(Hosts):
+        def restart(self, failed):
+            self.stopping = "Stopped"
+            raise HostError("h-2 does not answer")
+
+    hosts = Late(LOST, retries=1)
+    assert end_attempt(hosts) is Conclusion.OVER
+    assert hosts.calls[-1] == Verdict("Stopped", "Stopped")
 
 
 def test_a_job_that_cannot_be_restarted_says_so_in_its_log_and_its_failure():

@@ -206,11 +206,13 @@ class RunningJobs(OwnHostsBackend):
         Raises `HostError` when no machine has answered.
         """
         attempt = current_attempt(record)
+        # Machines that retry the job by themselves may run another attempt by now, on any of them.
+        machines = attempt.members or attempt.machines
         # New connections: those of the monitor may be broken at this moment.
-        answers = ask_each(self._transport, attempt.machines.values(), {**message, "job": attempt.name})
+        answers = ask_each(self._transport, machines.values(), {**message, "job": attempt.name})
         errors = [answer for answer in answers if isinstance(answer, HostError)]
-        # One host that hears of it is enough: its supervisor tells the others.
-        if len(errors) == len(attempt.machines):
+        # One host that hears of it is enough: its supervisor, or its keeper, tells the others.
+        if len(errors) == len(machines):
             raise errors[0]
 
     def _leave_line(self, record: JobRecord) -> None:
@@ -263,7 +265,8 @@ class RunningJobs(OwnHostsBackend):
         if time.monotonic() < hosts.looks_again_at:
             return True
         del self._ending[name], self._completions[name]
-        self._close(record.name)
+        if hosts.has_lost:
+            self._close(record.name)
         return False
 
     def _ended_hosts(self, record: JobRecord, plan: JobPlan, monitor: JobMonitor) -> RestartableHosts:

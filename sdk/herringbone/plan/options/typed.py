@@ -97,7 +97,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     use_spot_instances: Annotated[bool, Member("EnableManagedSpotTraining", alone=True)] = False
     max_retry_attempts: Annotated[Positive | None, Member("RetryStrategy.MaximumRetryAttempts")] = None
     min_instance_count: Positive | None = None
-    # None is False until all of `tests/ssh` has run with True.
+    # None: where they can. True refuses a job whose machines cannot.
     retry_without_client: bool | None = None
     hang_timeout: NotNegative | None = None
     check_replicas_every: Positive | None = None

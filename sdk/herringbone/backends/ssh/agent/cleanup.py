@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from herringbone.backends.ssh.agent.bootstrap import READY
+from herringbone.backends.ssh.agent.keeping import Keepers
 from herringbone.records.home import Home
 from herringbone.records.index import JobIndex, JobRecord
 from herringbone.system.disk import remove, size_of
@@ -60,13 +61,14 @@ def clean(home: Home, *, older: float, now: float, idle: bool, environment: Path
     `idle` says that no job has the machine, and that none can get it before this returns. `environment` is the one of
     the asking Herringbone.
     """
-    index = JobIndex(home.index)
+    index, keepers = JobIndex(home.index), Keepers(home)
     records = {record.name: record for record in index.all()}
     removed, remaining = [], []
     # Folders without a row, too: `forget` removes the row first, and may be killed before the folder is gone.
     for name in sorted({*records, *_names(home.path / "jobs")}):
         folder = home.job(name).path
-        age = now - _end(folder, records.get(name))
+        # A job whose machines retry it needs what its earlier attempts left, and may be between two attempts.
+        age = float("-inf") if keepers.keeps(name) else now - _end(folder, records.get(name))
         if age < older:
             remaining.append(folder)
             continue

@@ -82,14 +82,20 @@ class Keepers:
         value = self._attempts({"job": name}, b"").get("value", {})
         return list(value.get("attempt", {}).get("members", ()))
 
+    def keeps(self, name: str) -> bool:
+        """Report whether an attempt's job has a keeper here that runs."""
+        return bool(self._attempts({"job": name}, b"")["alive"])
+
     def _attempts(self, message: Message, _: bytes) -> Message:
+        job = split_attempt(message["job"])[0]
         try:
-            state: dict[str, Any] = json.loads(self._file(split_attempt(message["job"])[0], ATTEMPTS).read_text())
+            state: dict[str, Any] = json.loads(self._file(job, ATTEMPTS).read_text())
         except (OSError, ValueError):
             return {"alive": False}
         if message.get("may_start"):
-            self._file(split_attempt(message["job"])[0], OBSERVED).touch()
-        return {**state, "alive": is_alive(state["keeper"])}
+            self._file(job, OBSERVED).touch()
+        known = [row.name for row in JobIndex(self._home.index).all() if split_attempt(row.name)[0] == job]
+        return {**state, "alive": is_alive(state["keeper"]), "known": known}
 
     def _file(self, job: str, name: str) -> Path:
         return self._home.job(job).path / name

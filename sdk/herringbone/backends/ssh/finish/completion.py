@@ -26,7 +26,7 @@ from herringbone.controller.attempts import read_log
 from herringbone.controller.log_files import say
 from herringbone.controller.retry import policies_of
 from herringbone.records.home import JobFolder
-from herringbone.records.index import STOPPING, UPLOADING, JobIndex, JobRecord
+from herringbone.records.index import MAX_RUNTIME_EXCEEDED, STOPPED, STOPPING, UPLOADING, JobIndex, JobRecord
 from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
@@ -113,8 +113,15 @@ class MachineHosts(EndedHosts):
         return judge_job(self._states)
 
     @property
-    def is_stopping(self) -> bool:
-        return self._index.get(self.job).status == STOPPING
+    def stopping(self) -> str:
+        if self._index.get(self.job).status == STOPPING:
+            return STOPPED
+        return "" if self._seconds_left > 0 else MAX_RUNTIME_EXCEEDED
+
+    @property
+    def _seconds_left(self) -> int:
+        """The rest of `max_run`, which limits all attempts together."""
+        return int(self._plan.time_limit - (time.time() - (self._record.started or time.time())))
 
     def logs(self) -> dict[str, str]:
         # A machine that is lost by now must not prevent the retry.
@@ -189,6 +196,11 @@ class MachineHosts(EndedHosts):
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:
         # Last: from now on other processes read the results.
         settle(self._index, self.job, last_columns(verdict, model, self._ended + time.time() - self._begin))
+
+    @property
+    def has_lost(self) -> bool:
+        """Report whether a machine was given up, which may be back by now."""
+        return any(state.lost for state in self._states)
 
     def _for_each_host(self, fetch: Callable[[HostState], None]) -> None:
         # Lost machines are left out: a copy from them would only run into its time limit.

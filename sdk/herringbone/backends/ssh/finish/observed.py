@@ -10,6 +10,7 @@ no majority is left   after the time in which ranks end that are cut off: decide
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from herringbone.backends.ssh.finish.retry import RestartableHosts
 from herringbone.backends.ssh.transport.protocol import ask_each
 from herringbone.controller.attempt_end import end_attempt
 from herringbone.controller.verdict import Verdict
+from herringbone.records.index import COMPLETED
 from herringbone_contract.errors import HostError
 from herringbone_contract.failure_text import parse_failure
 
@@ -37,7 +39,7 @@ class ObservedHosts(RestartableHosts):
         return self._over is None
 
     def judge(self) -> Verdict:
-        if self._over is None:
+        if self._over is None or self._lacks_results:
             return super().judge()
         failure = self._over["failure"]
         return Verdict(
@@ -49,33 +51,55 @@ class ObservedHosts(RestartableHosts):
             end_attempt(self)
             return
         members = self._attempt.members
-        # One that could go on by itself, on other machines, says so: they leave the job to it where they cannot.
-        request = {"ask": "attempts", "job": self.job, "may_start": self._may_start()}
-        answers = ask_each(self._transport, members.values(), request, timeout=_ANSWER_SECONDS)
-        known = [answer for answer in answers if not isinstance(answer, HostError) and "order" in answer]
+        lost = {state.machine for state in self._states if state.lost}
+        answers = self._ask(members.keys() - lost)
+        if not is_quorum(list(members), {name for name, answer in answers.items() if answer.get("alive")}):
+            # A machine that is lost takes its time to answer, and the others may know what follows.
+            answers |= self._ask(lost)
+        known = [answer for answer in answers.values() if "order" in answer]
         newest = max(known, key=lambda answer: tuple(answer["order"]), default=None)
         number = split_attempt(self._attempt.name)[1]
         value = {} if newest is None else newest["value"]
         newer = msgspec.convert(value["attempt"], CurrentAttempt) if value else self._attempt
-        if split_attempt(newer.name)[1] > number:
+        latest = split_attempt(newer.name)[1]
+        # Machines agree on an attempt before they can start it.
+        if latest > number + 1 or (latest > number and any(newer.name in answer["known"] for answer in known)):
             self._follow(newer, number)
         elif value.get("over"):
             self._over, self.retries = value["over"], 0
             end_attempt(self)
-        elif self.is_stopping:
+        elif self.stopping:
             end_attempt(self)
-        elif "over" in value or self._is_left_to_us(dict(zip(members, answers, strict=True)), newest):
+        elif self._is_left_to_us(answers, newest):
             self._attempt = msgspec.structs.replace(self._attempt, members={})
             end_attempt(self)
         else:
             self.looks_again_at = time.monotonic() + _AGAIN_SECONDS
 
+    @property
+    def _lacks_results(self) -> bool:
+        """Report whether the job completed, and a machine that has some of its results cannot be reached from here."""
+        completed = self._over is not None and self._over["status"] == COMPLETED
+        return completed and self.has_lost
+
+    @property
     def _may_start(self) -> bool:
         try:
             self._check_startable()
         except HostError:
             return False
         return True
+
+    def _ask(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return what these machines know of the job's attempts; {} for one that does not answer."""
+        # One that could go on by itself, on other machines, says so: they leave the job to it where they cannot.
+        request = {"ask": "attempts", "job": self.job, "may_start": self._may_start}
+        machines = [machine for name, machine in self._attempt.members.items() if name in names]
+        answers = ask_each(self._transport, machines, request, timeout=_ANSWER_SECONDS)
+        return {
+            machine.name: {} if isinstance(answer, HostError) else answer
+            for machine, answer in zip(machines, answers, strict=True)
+        }
 
     def _follow(self, newer: CurrentAttempt, number: int) -> None:
         """Record the attempt after attempt `number`, which the machines have started."""
@@ -88,11 +112,19 @@ class ObservedHosts(RestartableHosts):
         machines = {host: self._attempt.members[name] for host, name in names.items()}
         self._record_attempt(attempt_name(self.job, number + 1), newer.failed[number - 1], machines)
 
-    def _is_left_to_us(self, answers: dict[str, Any], newest: dict[str, Any] | None) -> bool:
-        """Report whether no majority of keepers can come back, and ranks of machines that are cut off have ended."""
-        gone = {name for name, answer in answers.items() if not isinstance(answer, HostError) and not answer["alive"]}
+    def _is_left_to_us(self, answers: dict[str, dict[str, Any]], newest: dict[str, Any] | None) -> bool:
+        """Report whether the machines do not go on, and ranks of machines that are cut off have ended.
+
+        They have left the job to a client that can go on, which may be another one; or no majority of keepers can come
+        back.
+        """
+        members = self._attempt.members
+        gone = {name for name, answer in answers.items() if answer.get("alive") is False}
         noted = self._folder.path / "keepers.gone"
-        if is_quorum(list(answers), set(answers) - gone):
+        has_left = newest is not None and "over" in newest["value"]
+        if has_left and self._may_start:
+            return True
+        if not has_left and is_quorum(list(members), members.keys() - gone):
             noted.unlink(missing_ok=True)
             return False
         if not noted.exists():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,9 +59,19 @@ class RestartableHosts(MachineHosts):
         # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
         checkpoints = self._fetch_all_checkpoints()
         source = checkpoints or checkpoint_folder(self._plan)
-        failed = with_progress(failed, None if source is None else newest_file(source), self.earlier)
+        newest = None if source is None else newest_file(source)
+        if self._has_begun:
+            failed = with_progress(failed, newest, self.earlier)
+        elif newest is not None:
+            # It took no steps, so that nothing follows from a checkpoint that is as old as before.
+            failed = replace(failed, checkpoint=newest.name)
         self._start_attempt(failed, checkpoints)
         return Restart.HERE
+
+    @property
+    def _has_begun(self) -> bool:
+        """Report whether a host of this attempt ran: machines may agree on an attempt, and be cut off then."""
+        return any(state.done for state in self._states)
 
     def _start_attempt(self, failed: Attempt, checkpoints: Path | None) -> None:
         """Start the attempt after `failed`, with these checkpoints, and record it."""
@@ -78,10 +88,7 @@ class RestartableHosts(MachineHosts):
         self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()})
 
     def _options(self) -> Options:
-        """Return the options with the rest of `max_run`, which limits all attempts together."""
-        spent = time.time() - (self._record.started or time.time())
-        rest = int(self._plan.time_limit - spent)
-        if rest < 1:
+        if (rest := self._seconds_left) < 1:
             raise HostError(f"the time of all attempts together, {self._plan.time_limit} s, is over")
         return msgspec.structs.replace(self._plan.options, max_run=rest)
 
@@ -168,11 +175,11 @@ class RestartableHosts(MachineHosts):
             self.job,
             {
                 "service": attempt.to_json(),
-                "secondary_status": STOPPING if self.is_stopping else TRAINING,
+                "secondary_status": STOPPING if self.stopping else TRAINING,
                 "description": describe_attempts(attempts),
             },
         )
-        if self.is_stopping:
+        if self.stopping:
             # The request to stop went to the machines of the last attempt, because the index named those.
             ask_each(self._transport, machines.values(), {"ask": "stop", "job": name, "grace": None})
 

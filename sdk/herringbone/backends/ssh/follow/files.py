@@ -124,8 +124,14 @@ class RemoteFiles:
         monitor, begins = current
         if monitor is self._monitor:
             return
+        is_same = self._monitor is not None and self._monitor.job == monitor.job
         self._monitor = monitor
         keys = [(host, ending) for host in monitor.hosts for ending in self._endings]
+        if is_same:
+            # New connections to the hosts of the same attempt.
+            for key in keys:
+                monitor.hosts[key[0]].take_file(key[1], self._files[key].feed, self._files[key].offset)
+            return
         earlier = [(host, ending) for host, _, ending in (name.partition(".") for name in begins)]
         # A retry may have fewer hosts than the attempt before; the others' lines must still be read to their end.
         for key in dict.fromkeys([*self._files, *(key for key in earlier if key[1] in self._endings), *keys]):

@@ -73,9 +73,9 @@ class HostMonitor:
         """Return why the machine has not been heard of for a while, or its host stands still; "" for neither."""
         return self.trouble if self.trouble and now - self._broken_at >= _REPORT_SECONDS else self.state.standstill
 
-    def take_file(self, ending: str, take: TakeBytes) -> None:
-        """Pass the host's file with this ending, such as `log`, to `take`, in pieces as they arrive."""
-        self._request(_Receiver(ending, take))
+    def take_file(self, ending: str, take: TakeBytes, offset: int = 0) -> None:
+        """Pass the host's file with this ending, such as `log`, to `take`, from a byte on, in pieces as they arrive."""
+        self._request(_Receiver(ending, take, offset))
 
     @property
     def has_sent_all(self) -> bool:

@@ -32,10 +32,12 @@ from herringbone.backends.ssh.start.submission import NextAttempt, Submission
 from herringbone.controller.attempt_end import last_columns
 from herringbone.controller.permit import lasting_clock
 from herringbone.controller.retry import Attempt, announced, excluded_machines
+from herringbone.controller.verdict import Verdict
 from herringbone.plan.plan import JobPlan, parse_plan
 from herringbone.records.home import Home, JobFolder
-from herringbone.records.index import TRAINING, JobRecord
+from herringbone.records.index import FAILED, IN_PROGRESS, STOPPED, TRAINING, JobRecord
 from herringbone_contract.errors import HerringboneError, HostError
+from herringbone_contract.failure import Failure
 from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.follow.monitor import JobMonitor
     from herringbone.backends.ssh.keepers.sealed import Sealed
     from herringbone.backends.ssh.start.claims import Granted
-    from herringbone.controller.verdict import Verdict
 
 _PAUSE_SECONDS = 0.1
 # Between two looks for machines that are missing for the next attempt.
@@ -72,6 +73,7 @@ class Tenure:
         """Have the machines agree on an attempt; return when a majority has it."""
         with self.keeper.held(self.term) as member:
             member.record(attempt, value, lasting_clock())
+        self.keeper.wake()
         self._wait_until(lambda member: member.is_recorded)
 
     def await_clear(self) -> None:
@@ -89,7 +91,9 @@ class Tenure:
             with self.keeper.held(self.term) as member:
                 if is_so(member):
                     return
+            # Answers of the others may take a pulse each.
             time.sleep(_PAUSE_SECONDS)
+            self.keeper.wake()
 
 
 def decide(keeper: Keeper, term: int) -> None:
@@ -102,6 +106,7 @@ def decide(keeper: Keeper, term: int) -> None:
         while not backend.describe(job).done:
             _ = tenure.value
             backend.complete_again(job)
+            backend.pass_on_stop(job)
             time.sleep(_PAUSE_SECONDS)
     except HostError as error:
         complain(error)
@@ -144,6 +149,15 @@ class HolderBackend(SshBackend):
             time.sleep(_PATIENT_SECONDS)
             del self._completions[monitor.job]
 
+    def pass_on_stop(self, name: str) -> None:
+        """Stop an attempt whose hosts have not heard that a client asked for it, as one that began at that moment."""
+        monitor = self._monitors.get(name)
+        if monitor is None or monitor.is_over or not self.tenure.is_wished(STOP):
+            return
+        rows = [state.row for state in monitor.states if state.row is not None]
+        if self._index.get(name).status == IN_PROGRESS and all(row["status"] == IN_PROGRESS for row in rows):
+            self.stop(name)
+
     def _submission(
         self, plan: JobPlan, *, next_attempt: NextAttempt | None = None, granted: Granted | None = None
     ) -> Submission:
@@ -173,8 +187,15 @@ class HolderHosts(RestartableHosts):
     is_left = False
 
     @property
-    def is_stopping(self) -> bool:
-        return self.tenure.is_wished(STOP)
+    def stopping(self) -> str:
+        return STOPPED if self.tenure.is_wished(STOP) else super().stopping
+
+    def judge(self) -> Verdict:
+        if self._has_begun:
+            return super().judge()
+        # Its holder was lost before the start, or a machine was cut off at that moment.
+        message = f"attempt {len(self.earlier) + 1} did not begin on {', '.join(self.machines.values())}"
+        return Verdict(FAILED, FAILED, Failure(exit_code=0, message=message, fault="host_lost"))
 
     def collect(self, verdict: Verdict) -> None:
         # A client fetches and packs the results.
@@ -220,16 +241,16 @@ class HolderHosts(RestartableHosts):
             except HerringboneError as error:
                 # After the agreement, the attempt is one that has failed: some of its hosts may run.
                 _ = self.tenure.value
-                if agreed or self.is_stopping:
+                if agreed:
                     break
+                if self.stopping:
+                    raise
                 if self.tenure.is_wished(TAKE_OVER):
                     self.is_left = True
                     raise
                 # Machines that come back in time are waited for.
                 complain(error)
                 time.sleep(_PATIENT_SECONDS)
-        if not agreed:
-            raise HostError("the job was stopped")
         self._record_attempt(name, failed, agreed)
 
     def _fetch_all_checkpoints(self) -> Path | None:

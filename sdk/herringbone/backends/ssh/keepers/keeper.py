@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import msgspec
@@ -65,7 +65,7 @@ class Keeper:
         self.home, self.config, self._listener, self._decide = home, config, listener, decide
         self._folder = home.job(config.job).path
         self._jobs = MachineJobs(home, MachineLine(home))
-        self._lock = Lock()
+        self._lock, self._woken = Lock(), Event()
         self.began = lasting_clock()
         self._member = Member(
             config.machine,
@@ -100,7 +100,12 @@ class Keeper:
             except (HerringboneError, OSError) as error:
                 # The index is busy, or the disk full. Permits that are not written end.
                 complain(error)
-            time.sleep(self.config.seconds / PULSES)
+            self._woken.wait(self.config.seconds / PULSES)
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """Have the next pulse now: what others wait for should not take one."""
+        self._woken.set()
 
     def _pulse(self) -> None:
         self._look()
@@ -180,8 +185,10 @@ class Keeper:
             write_permit(str(permit_file(self._folder)), permit)
             if committed.key != self._published:
                 self._publish(committed)
+        # A controller that stands still looks at no permit.
+        is_late = lasting_clock() > permit + self.config.margin / 3
         for record, number in zip(running, numbers, strict=True):
-            if number < newest and record.controller is not None:
+            if (number < newest or is_late) and record.controller is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid_of(record.controller), signal.SIGKILL)
 
@@ -286,6 +293,9 @@ class Keeper:
                 raise HostError(f"{peer} asks as {ask.candidate}")
             with self._lock:
                 answer = self._member.hear(ask, lasting_clock())
+            if 0 < answer.runs < answer.entry.attempt:
+                # The holder waits for the end of what runs here.
+                self.wake()
             sealed.send_message(msgspec.to_builtins(answer))
 
     def _check_holder(self, peer: str, term: Any) -> None:

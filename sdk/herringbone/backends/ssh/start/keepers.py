@@ -40,7 +40,7 @@ def why_not_alone(plan: JobPlan, runtime: Runtime) -> str:
 
 def retries_alone(plan: JobPlan, runtime: Runtime) -> bool:
     """Report whether the machines of a job retry it without a client."""
-    wanted = plan.options.max_retry_attempts and plan.options.retry_without_client
+    wanted = plan.options.max_retry_attempts and plan.options.retry_without_client is not False
     return bool(wanted) and not why_not_alone(plan, runtime)
 
 
@@ -51,7 +51,7 @@ def who_retries(plan: JobPlan, runtime: Runtime) -> str:
     if retries_alone(plan, runtime):
         return "the job's machines, without a client; a restart of a machine ends its part in it"
     why = why_not_alone(plan, runtime)
-    other = f"its machines cannot, because {why}" if why else "retry_without_client=True has its machines do it"
+    other = f"its machines cannot, because {why}" if why else "retry_without_client=False keeps its machines from it"
     return f"a process that looks at the job; {other}"
 
 
