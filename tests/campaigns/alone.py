@@ -35,6 +35,7 @@ from herringbone.api.planning import plan_request
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.transport.openssh import OpenSSHTransport
 from herringbone.records.home import Home
+from herringbone.records.index import JobIndex
 from tests.ssh.machines import Machines, missing, stopped_masters
 from tests.ssh.test_alone import attempts_on
 from tests.ssh.test_resume import TRAINS, weights
@@ -129,11 +130,12 @@ def spans(notes: Path) -> dict[int, tuple[float, float]]:
 
 def overlaps(machines: Machines, job: str, notes: Path) -> list[str]:
     """Return what speaks for ranks of two attempts at a time."""
-    rows = attempts_on(machines, job)
+    # The end of a controller that was killed is that of the look at it.
+    rows = [row for row in attempts_on(machines, job) if not row[4]]
     wrong = [
         f"attempt {number} began on {name} at {begin:.2f}, and attempt {other} ended on {elsewhere} at {end}"
-        for number, name, begin, _ in rows
-        for other, elsewhere, _, end in rows
+        for number, name, begin, *_ in rows
+        for other, elsewhere, _, end, _ in rows
         if other < number and (end is None or end > begin)
     ]
     ran = sorted(spans(notes).items())
@@ -142,6 +144,18 @@ def overlaps(machines: Machines, job: str, notes: Path) -> list[str]:
         for (number, (_, end)), (later, (begin, _)) in pairwise(ran)
         if end > begin
     ]
+
+
+def told_by(machines: Machines, job: str) -> list[str]:
+    """Return what the machines know of a job: for people who look for a mistake."""
+    rows = [
+        f"{row.name} on {name}: {row.status}, {row.secondary_status}, {row.description}, {row.failure}"
+        for name in machines.names
+        for row in JobIndex(machines.work(name) / "index.sqlite").all()
+        if row.name.partition(".")[0] == job
+    ]
+    logs = [f"{name}: {(machines.work(name) / 'keepers.log').read_text()[-900:]}" for name in machines.names]
+    return ["", *rows, *logs]
 
 
 class Site:
@@ -220,10 +234,11 @@ class Site:
             if not any(f"attempt {RETRIES + 1} of {RETRIES + 1} has failed, too" in text for text in texts):
                 wrong.append(f"it failed in attempt {attempts}: {told}: {texts[-3:]}")
         else:
-            logs = {name: (self.machines.work(name) / "keepers.log").read_text()[-600:] for name in NAMES}
-            wrong.append(f"it is {status} after {_ENDS_WITHIN} s: {logs}")
+            wrong.append(f"it is {status} after {_ENDS_WITHIN} s")
             job.kill()
-        return f"{status} in attempt {attempts}", "; ".join(wrong)
+        if wrong:
+            wrong += told_by(self.machines, job.name)
+        return f"{status} in attempt {attempts}", "\n     ".join(wrong)
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from herringbone import TrainingJob
 from herringbone.backends.ssh.attempts.current import current_attempt
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.records.index import JobIndex
+from herringbone_contract.failure_text import parse_failure
 from tests.waiting import wait_until
 
 from .test_resume import kill_supervisor, train, weights  # noqa: F401 - fixtures
@@ -76,20 +77,21 @@ def kill(machines, name, text):
 
 
 def attempts_on(machines, job):
-    """Return (attempt, machine, begin, end) of each host, by the records of the machines themselves."""
+    """Return (attempt, machine, begin, end, was killed) of each host, by the records of the machines themselves."""
     rows = []
     for name in machines.names:
         for row in JobIndex(machines.work(name) / "index.sqlite").all():
             if row.name.partition(".")[0] == job:
-                rows.append((int(row.name.partition(".")[2] or 1), name, row.created, row.ended))
+                killed = row.failure is not None and parse_failure(row.failure).host is None
+                rows.append((int(row.name.partition(".")[2] or 1), name, row.created, row.ended, killed))
     return sorted(rows)
 
 
 def assert_one_at_a_time(machines, job):
     rows = attempts_on(machines, job)
-    for number, name, begin, _ in rows:
+    for number, name, begin, *_ in rows:
         # Times are of one clock here: the machines are namespaces of one.
-        earlier = [end for other, _, _, end in rows if other < number]
+        earlier = [end for other, _, _, end, _ in rows if other < number]
         assert all(end is not None and end <= begin for end in earlier), (number, name, rows)
 
 

@@ -116,6 +116,9 @@ def test_a_host_that_was_killed_because_it_outlived_the_others_is_no_stop(home):
     assert "the other hosts completed, but gpu-2 did not end its host" in verdict.failure.message
     # What the user asked for, and what the script did wrong, say more.
     assert judge_job([state(1, "Stopped"), late]).status == "Stopped"
+    # Killed on the word of a machine that nobody here can reach: no host completed.
+    verdict = judge_job([late, HostState("algo-3", "gpu-3", lost="no answer")])
+    assert (verdict.lost, verdict.failure.message) == ("algo-3", "gpu-3 cannot be reached: no answer")
     failed = state(1, "Failed", exit_code=1, exception="ValueError", message="bad")
     assert judge_job([failed, late]).failure.message == "bad"
 

@@ -111,7 +111,10 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
     # The first failure in time is the cause, and times of different machines compare by our clock only.
     done = sorted((state for state in states if state.done), key=lambda state: state.ended)
     rows = [state.row for state in done if state.row is not None]
-    stopped = any(row["secondary_status"] == STOPPED and not _was_killed_late(row) for row in rows)
+    stopped = any(
+        state.row is not None and state.row["secondary_status"] == STOPPED and not _was_killed_late(state)
+        for state in done
+    )
     reached = {row["secondary_status"] for row in rows}
     limit = next((option for option, status in LIMITS.items() if status in reached), "")
     # A supervisor whose controller was killed makes all hosts stop.
@@ -120,19 +123,23 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
     verdict = judge(ends, stopped=stopped, limit=limit)
     lost = next((state for state in states if state.lost and not state.done), None)
     if lost is not None:
-        return _with_lost_machine(verdict, lost, heard=bool(done))
-    late = next((state for state in done if state.row is not None and _was_killed_late(state.row)), None)
+        return _with_lost_machine(verdict, lost, done)
+    late = next(filter(_was_killed_late, done), None)
     if late is None or verdict.status != COMPLETED:
         return verdict
     reason = f"{late.machine} did not end its host, which was then killed; look at the machine, and run the job again"
     return _without_host(late, reason)
 
 
-def _with_lost_machine(verdict: Verdict, lost: HostState, *, heard: bool) -> Verdict:
-    """Return the verdict on a job of which a machine was lost; `heard` says whether other hosts reported their end."""
+def _with_lost_machine(verdict: Verdict, lost: HostState, done: Sequence[HostState]) -> Verdict:
+    """Return the verdict on a job of which a machine was lost; `done` are the hosts that have reported their end."""
     reason = f"{lost.machine} {'answers' if lost.forgotten else 'cannot be reached'}: {lost.lost}"
-    if not heard:
-        return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=reason, exit_code=0))
+    failure = Failure(host=lost.host, exception="HostError", message=reason, exit_code=0)
+    if not done:
+        return Verdict(FAILED, FAILED, failure)
+    if verdict.status == COMPLETED and any(map(_was_killed_late, done)):
+        # Somebody who heard of this machine's end had the others killed.
+        return Verdict(FAILED, FAILED, failure._replace(exception=""), lost.host)
     if verdict.status == COMPLETED:
         return _without_host(lost, f"{reason}; the results of {lost.host} are still on its machine")
     if verdict.failure is not None and verdict.failure.host == lost.host:
@@ -148,9 +155,10 @@ def _without_host(state: HostState, reason: str) -> Verdict:
     return Verdict(FAILED, FAILED, Failure(host=state.host, exception="HostError", message=message, exit_code=0))
 
 
-def _was_killed_late(row: dict[str, Any]) -> bool:
+def _was_killed_late(state: HostState) -> bool:
     """Report whether a host was killed because it outlived the others; nobody asked the job to stop then."""
-    return row["secondary_status"] == STOPPED and row.get("description") == KILLED_LATE
+    row = state.row
+    return row is not None and row["secondary_status"] == STOPPED and row.get("description") == KILLED_LATE
 
 
 def _host_end(state: HostState, *, stop_requested: bool) -> HostEnd:
