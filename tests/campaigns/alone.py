@@ -19,6 +19,8 @@ import json
 import os
 import random
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -240,12 +242,40 @@ class Site:
             wrong += told_by(self.machines, job.name)
         return f"{status} in attempt {attempts}", "\n     ".join(wrong)
 
+    def besieged(self, whole: list[float]) -> tuple[str, str]:
+        """Run a job while strangers, one of them on a machine of the job, besiege all ports of its keepers."""
+        job, _ = self.start("besieged")
+        targets = [f"{self.machines.address(name)}:{port}" for name in NAMES for port in self.ports(name)]
+        command = [sys.executable, "-m", "tests.ssh.strangers", "20", *targets]
+        root = Path(__file__).parents[2]
+        strangers = [subprocess.Popen([*inside, *command], cwd=root) for inside in ([], self.machines.inside("h-2"))]
+        time.sleep(8)
+        plant(self.machines, ("supervisor", "h-3", "kill"))
+        for stranger in strangers:
+            stranger.wait()
+        with contextlib.suppress(TimeoutError):
+            job.wait(timeout=_ENDS_WITHIN)
+        attempts = 1 + len(job.describe().get("Attempts", []))
+        wrong = [] if job.status == "Completed" else told_by(self.machines, job.name)
+        if not wrong and weights(job) != pytest.approx(whole, abs=1e-6):
+            wrong.append("the weights are not those of an undisturbed run")
+        return f"{job.status} in attempt {attempts}, {len(targets)} ports", "\n     ".join(wrong)
+
+    def ports(self, name: str) -> list[int]:
+        """Return a machine's open ports among those of keepers and supervisors."""
+        found = []
+        for port in range(7_590, 7_690):
+            with contextlib.suppress(OSError), socket.create_connection((self.machines.address(name), port), timeout=1):
+                found.append(port)
+        return found
+
 
 def main() -> int:
     """Run the schedules, and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--strangers", action="store_true", help="besiege a job instead of cutting its links")
     options = parser.parse_args()
     if (why := missing()) is not None:
         parser.error(why)
@@ -264,6 +294,10 @@ def main() -> int:
         site = Site(machines, client, transport)
         job, _ = site.start("whole")
         whole = weights(job.wait(timeout=120))
+        if options.strangers:
+            ended, wrong = site.besieged(whole)
+            print(f"{ended}  {wrong or 'right'}")
+            return bool(wrong)
         for number in range(options.first, options.first + options.count):
             began = time.monotonic()
             ended, found[number] = site.run(number, whole)

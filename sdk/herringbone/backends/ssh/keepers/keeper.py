@@ -252,10 +252,15 @@ class Keeper:
                 continue
             if len(self._unproven) >= _MAX_UNPROVEN:
                 # The oldest: a machine of the job proves itself at once.
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, StopIteration):
                     next(iter(list(self._unproven))).shutdown(socket.SHUT_RDWR)
             self._unproven[connection] = None
-            Thread(target=self._serve, args=(connection,), daemon=True).start()
+            try:
+                Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except RuntimeError:
+                # The user may have no further thread.
+                self._unproven.pop(connection)
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         sealed: Sealed | None = None

@@ -1,0 +1,125 @@
+"""Tests of a keeper with strangers at its port: each costs its own connection, and machines of the job are answered."""
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import threading
+import time
+
+import msgspec
+import pytest
+
+from herringbone.backends.ssh.attempts.current import CurrentAttempt
+from herringbone.backends.ssh.attempts.lease import Answer, Ask
+from herringbone.backends.ssh.keepers.keeper import Keeper
+from herringbone.backends.ssh.keepers.sealed import connect
+from herringbone.backends.ssh.machines.inventory import Machine
+from herringbone.records.home import Home
+from tests.waiting import wait_until
+
+from .strangers import claim, garbage, held, say
+from .test_gate import config  # noqa: F401 - a fixture
+
+# A machine of the job is answered in this time, whatever strangers do.
+ANSWER_SECONDS = 5.0
+
+
+@pytest.fixture
+def keeper(config, tmp_path):  # noqa: F811
+    """A keeper that runs, and its address."""
+    home = Home(tmp_path / "work")
+    home.make()
+    (folder := home.job(config.job).path).mkdir(parents=True)
+    machines = {name: Machine(name=name) for name in "ba"}
+    config = msgspec.structs.replace(
+        config,
+        machines=machines,
+        addresses={"a": ("127.0.0.1", 1)},
+        attempt=msgspec.to_builtins(CurrentAttempt(machines=machines, name=config.job)),
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        keeper = Keeper(home, config, listener, lambda *_: None)
+        thread = threading.Thread(target=keeper.run)
+        thread.start()
+        yield config, listener.getsockname()[:2]
+        # It leaves a job that was forgotten.
+        shutil.rmtree(folder)
+        keeper.wake()
+        thread.join()
+
+
+class Peer:
+    """The other machine of the job, which asks over a connection of its own."""
+
+    def __init__(self, config, address):
+        self.sealed = connect(address, config.key.encode(), me="a", peer="b", patience=30.0)
+        self.sealed.send_message({"kind": "asks"})
+
+    def asks(self, term=1):
+        begun = time.monotonic()
+        self.sealed.send_message(msgspec.to_builtins(Ask(term=term, candidate="a", probe=True)))
+        assert isinstance(msgspec.convert(self.sealed.receive_message(), Answer), Answer)
+        assert time.monotonic() < begun + ANSWER_SECONDS
+
+
+def open_connections():
+    return sum("socket:" in os.readlink(f"/proc/self/fd/{name}") for name in _descriptors())
+
+
+def _descriptors():
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            os.readlink(f"/proc/self/fd/{name}")
+            yield name
+
+
+def test_a_stranger_costs_its_own_connection_alone(keeper):
+    config, address = keeper
+    peer, chance, before = Peer(config, address), random.Random(7), open_connections()
+    for _ in range(50):
+        # Its challenge is all that a keeper says.
+        assert garbage(address, chance).count(b"proof") == claim(address, chance).count(b"proof") == 0
+        peer.asks()
+    # More than a process may hold open, or the system has room for: some of them are refused.
+    with held(address, 300), held(address, 30, slowly=True):
+        peer.asks()
+        second = Peer(config, address)
+        second.asks()
+        second.sealed.close()
+    wait_until(lambda: open_connections() <= before + 1, seconds=10)
+    peer.asks()
+    peer.sealed.close()
+
+
+def test_recorded_frames_of_a_machine_of_the_job_are_worth_nothing(keeper):
+    config, address = keeper
+    recorded = []
+    with socket.create_server(("127.0.0.1", 0)) as tap:
+
+        def forward():
+            inside, _ = tap.accept()
+            with inside, socket.create_connection(address) as outside:
+                threading.Thread(target=copy, args=(outside, inside, lambda _: None), daemon=True).start()
+                copy(inside, outside, recorded.append)
+
+        def copy(source, target, note):
+            with contextlib.suppress(OSError):
+                while chunk := source.recv(65_536):
+                    note(chunk)
+                    target.sendall(chunk)
+
+        thread = threading.Thread(target=forward)
+        thread.start()
+        peer = Peer(config, tap.getsockname()[:2])
+        peer.asks()
+        peer.sealed.close()
+        thread.join()
+    data = b"".join(recorded)
+    assert b"proof" in data
+    assert b'"probe"' in data
+    assert b"proof" not in say(address, data)
+    honest = Peer(config, address)
+    honest.asks()
+    honest.sealed.close()
