@@ -17,8 +17,10 @@ UNHEALTHY = "unhealthy_host"
 REPORT, RESTART, EXCLUDE_HOST, STOP, FAIL = "report", "restart", "exclude_host", "stop", "fail"
 # Another attempt, which begins before the fault and passes over its data.
 ROLL_BACK = "roll_back"
+# Another attempt, with a layout that needs less memory.
+REPLAN = "replan"
 # Answers after which another attempt follows.
-RETRIES = (RESTART, EXCLUDE_HOST, ROLL_BACK)
+RETRIES = (RESTART, EXCLUDE_HOST, ROLL_BACK, REPLAN)
 
 
 class Fault(NamedTuple):
@@ -60,7 +62,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "host_lost": Fault((RESTART, EXCLUDE_HOST, FAIL), "a host, or a process of ours on it, is gone"),
         "device_error": Fault((EXCLUDE_HOST, RESTART, FAIL), "the driver of a GPU says that it is broken"),
         "collective_timeout": Fault((RESTART, FAIL), "NCCL gave up an operation between ranks"),
-        "out_of_memory": Fault((FAIL, RESTART), "a GPU has too little memory"),
+        "out_of_memory": Fault((FAIL, REPLAN, RESTART), "a GPU, or torch on the CPU, has too little memory"),
     }
 )
 

@@ -20,6 +20,7 @@ from herringbone.plan.options.strategy_names import AUTO
 from herringbone.plan.plan import JobPlan, make_plan
 from herringbone.plan.request import JobRequest, base_job_name, changed, groups_of, with_options
 from herringbone.plan.source import SourceCode, find_source
+from herringbone_contract.faults.policies import REPLAN, answer
 
 if TYPE_CHECKING:
     from herringbone.api.job import TrainingJob
@@ -53,10 +54,11 @@ def plan_request(
 
     if request.arguments.distribution == AUTO:
         request, choose = changed(request, {"distribution": None}), True
-    if not (choose or measure or find_home().has_measurements):
+    replanned = answer("out_of_memory", request.options.fault_policies) == REPLAN
+    if not (choose or measure or replanned or find_home().has_measurements):
         return _made(request, backend, job_name, code)
     # Imported here: most jobs have no prediction, and their users wait for the first line.
-    from herringbone.prediction.estimating import chosen, predicted
+    from herringbone.prediction.estimating import chosen, predicted, searching, with_smaller
     from herringbone.prediction.options import parse_measure
 
     def made(found: Mapping[str, Any] | None) -> JobPlan:
@@ -64,7 +66,10 @@ def plan_request(
         return _made(other, backend, job_name, code)
 
     settings = parse_measure(measure)
+    if replanned:
+        settings = searching(settings)
     plan = chosen(made, settings) if choose else predicted(made(None), settings)
+    plan = with_smaller(plan) if replanned else plan
     # A job with a prediction has one variable more.
     return plan if plan.request is None else msgspec.structs.replace(plan, request=backend.request(plan))
 

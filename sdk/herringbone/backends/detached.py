@@ -42,6 +42,7 @@ from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.review.checks import output_folder
 from herringbone.controller.retry import policies_of
 from herringbone.plan.budget import shown_dollars
+from herringbone.plan.replans import replans
 from herringbone.records.end_file import EndFile
 from herringbone.records.home import Home
 from herringbone.records.index import PENDING, STARTING, JobRecord
@@ -334,6 +335,7 @@ def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
         "run_folder": "",
         "retries": plan.options.max_retry_attempts or 0,
         "policies": policies_of(plan.options)._asdict(),
+        "replans": [{"sets": one.sets, "removes": one.removes, "text": one.text} for one in replans(plan)],
         "max_run": plan.options.max_run,
         "budget": _budget(plan),
         "warning": 0.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import time
@@ -16,9 +17,16 @@ from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import say
 from herringbone.controller.record import job_events, record_of
-from herringbone.controller.retry import Policies, announced, describe_attempts, with_progress
+from herringbone.controller.retry import (
+    Policies,
+    announced,
+    describe_attempts,
+    num_replanned,
+    with_layout,
+    with_progress,
+)
 from herringbone.controller.verdict import HostEnd, Verdict, judge
-from herringbone.protocols.controller_config import ControllerConfig
+from herringbone.protocols.controller_config import ControllerConfig, ReplanConfig
 from herringbone.records.checkpoints import settle_links
 from herringbone.records.index import COMPLETED, INTERRUPTED, LIMITS, RESTARTING, STOPPED, UPLOADING
 from herringbone.records.logs import STAMP_CHARS
@@ -27,6 +35,7 @@ from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure, words_of
+from herringbone_contract.files import write_whole
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE, Paths
 from herringbone_contract.safe_tree import read_file
@@ -105,7 +114,11 @@ class ControllerHosts(EndedHosts):
         if self._config["containers"] is None:
             # Our own link to the folder of checkpoint_s3_uri. A container has a mount there; a link is its script's.
             folders = [folder.resolve() for folder in folders]
+        changes = self._config.get("replans", [])
+        failed = with_layout(failed, self.earlier, [change["text"] for change in changes])
         failed = announced(with_progress(failed, newest_file(*folders), self.earlier), self.retries, {})
+        if failed.layout:
+            _change_layout(self._hosts, changes[num_replanned(self.earlier)])
         self.say(failed.announced)
         attempts = [*self.earlier, failed]
         # Recorded before the restart: when another controller goes on, this one may be killed at any moment after it.
@@ -202,6 +215,15 @@ class ControllerHosts(EndedHosts):
         if notes := self._finish_metrics():
             first = self._config["hosts"][0]["name"]
             say(f"{self._config['logs']}/{first}.log", "\n".join(f"[{first}] {printable(note)}" for note in notes))
+
+
+def _change_layout(hosts: Iterable[Host], change: ReplanConfig) -> None:
+    """Change the hyperparameters that the hosts' next supervisors read. Raises `OSError`."""
+    for host in hosts:
+        path = Paths(Path(host.base)).hyperparameters
+        values = json.loads(Path(path).read_bytes())
+        kept = {name: value for name, value in values.items() if name not in change["removes"]}
+        write_whole(path, json.dumps({**kept, **change["sets"]}).encode(), mode=Path(path).stat().st_mode & 0o777)
 
 
 def _settle_checkpoints(hosts: Iterable[Host]) -> None:

@@ -19,7 +19,7 @@ from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
 from herringbone_contract.errors import LaunchError
 from herringbone_contract.faults.health import DEVICE_ERROR
-from herringbone_contract.faults.policies import EXCLUDE_HOST, RESTART, RETRIES, UNHEALTHY, answer
+from herringbone_contract.faults.policies import EXCLUDE_HOST, REPLAN, RESTART, RETRIES, UNHEALTHY, answer
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import Options
@@ -30,7 +30,7 @@ BLAME_SILENT_HOST = "blame_silent_host"
 LOG_FAULTS: Mapping[str, str] = MappingProxyType(
     {
         # The same batch would run out of memory again.
-        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError": "out_of_memory",
+        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CPUAllocator: can't allocate memory": "out_of_memory",
         DEVICE_ERROR: "device_error",
         # The ranks that waited print this; the rank that they waited for prints nothing.
         r"Watchdog caught collective operation timeout|NCCL (communicator was aborted|timeout)": "collective_timeout",
@@ -75,7 +75,8 @@ class Attempt:
 
     `machines` maps each host to its machine or node; `blamed` and `excluded` are names of machines. `why` is one line,
     and `announced` the log line that announced the next attempt. `checkpoint` is the name of the newest one at its end,
-    "" without any, and `saved` the time at which that was written, in ns.
+    "" without any, and `saved` the time at which that was written, in ns. `answer` is what it was answered by, and
+    `layout` the one with which the next attempt goes on, where it takes another.
     """
 
     number: int
@@ -86,6 +87,8 @@ class Attempt:
     announced: str = ""
     checkpoint: str = ""
     saved: int = 0
+    answer: str = ""
+    layout: str = ""
 
 
 def policies_of(options: Options) -> Policies:
@@ -168,6 +171,7 @@ def decide(
         why=_why(match, machines),
         blamed=blamed,
         excluded=tuple(dict.fromkeys([*named, *often])),
+        answer=match.action,
     )
 
 
@@ -199,6 +203,7 @@ def describe_attempts(attempts: Sequence[Attempt]) -> str:
                     "Hosts": dict(attempt.machines),
                     "FailureReason": attempt.why,
                     "ExcludedHosts": list(attempt.excluded),
+                    **({"NextLayout": attempt.layout} if attempt.layout else {}),
                 }
                 for attempt in attempts
             ],
@@ -221,9 +226,10 @@ def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str]) ->
     names = ", ".join(dict.fromkeys(machines.values()))
     on = f" on {names}" if names else ""
     without = f", without {', '.join(attempt.excluded)} from now on" if attempt.excluded else ""
+    of_layout = f" with the layout {attempt.layout}" if attempt.layout else ""
     newest = f"newest checkpoint: {attempt.checkpoint}" if attempt.checkpoint else "there is no checkpoint"
-    most = max(attempt.number, retries) + 1
-    return f"attempt {attempt.number + 1} of {most}: {attempt.why}; restarting{on}{without}; {newest}"
+    text = f"{attempt.why}; restarting{on}{without}{of_layout}; {newest}"
+    return f"attempt {attempt.number + 1} of {max(attempt.number, retries) + 1}: {text}"
 
 
 def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Attempt]) -> Attempt:
@@ -244,6 +250,28 @@ def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Atte
             "then goes on from that checkpoint"
         )
     return replace(attempt, checkpoint=newest.name, saved=newest.modified)
+
+
+def with_layout(attempt: Attempt, earlier: Sequence[Attempt], layouts: Sequence[str]) -> Attempt:
+    """Return the attempt with the layout of the next one, of those that the job may take one after the other.
+
+    >>> with_layout(Attempt(2, {}, answer="replan"), [Attempt(1, {}, layout="a")], ["a", "b"]).layout
+    'b'
+
+    Raises `LaunchError` where the job has run out of memory in all of them.
+    """
+    if attempt.answer != REPLAN:
+        return attempt
+    taken = num_replanned(earlier)
+    if taken >= len(layouts):
+        tried = "; ".join(layouts) or "none"
+        raise LaunchError(f"no layout of these ranks is left that needs less memory; those that were tried: {tried}")
+    return replace(attempt, layout=layouts[taken])
+
+
+def num_replanned(attempts: Sequence[Attempt]) -> int:
+    """Return how many of the attempts were followed by one with another layout."""
+    return sum(bool(attempt.layout) for attempt in attempts)
 
 
 def announced(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> Attempt:

@@ -9,6 +9,7 @@ import msgspec
 
 from herringbone.events.refusal import check_memory, check_time, memory_warning, time_warning
 from herringbone.plan.plan import JobPlan
+from herringbone.plan.replans import smaller
 from herringbone.prediction.forecast import Forecaster
 from herringbone.prediction.options import Measure, WhatIf
 from herringbone.records.home import find_home
@@ -54,7 +55,7 @@ def chosen(
     """
     forecaster = forecaster or Forecaster(find_home())
     measure = measure or Measure()
-    search = msgspec.structs.replace(measure, choose=True, limit=max(measure.limit, _COMPARED))
+    search = searching(measure)
     answer = forecaster.measured(make(None), search).prediction
     assert answer is not None
     best = best_of(answer)
@@ -65,6 +66,30 @@ def chosen(
     warnings = [note, *filter(None, [memory_warning(best), time_warning(best, plan.time_limit)])]
     shown = msgspec.structs.replace(answer, planned=best, layouts=answer.layouts if measure.choose else ())
     return msgspec.structs.replace(_compared(plan), prediction=shown, warnings=(*plan.warnings, *warnings))
+
+
+def searching(measure: Measure | None) -> Measure:
+    """Return the settings of a search that compares many layouts."""
+    measure = measure or Measure()
+    return msgspec.structs.replace(measure, choose=True, limit=max(measure.limit, _COMPARED))
+
+
+def with_smaller(plan: JobPlan) -> JobPlan:
+    """Return a plan that keeps, of the layouts of its search, those to go on with after it has run out of memory.
+
+    Raises `UnsupportedError` where there is none.
+    """
+    answer = plan.prediction
+    assert answer is not None
+    layouts = smaller(answer.planned, answer.layouts)
+    if not layouts:
+        peak = max((memory.peak for memory in answer.planned.memory), default=0) / 2**20
+        raise UnsupportedError(
+            f"fault_policies: out_of_memory: replan: {_count(answer)}, and none with these ranks and this global batch "
+            f"needs clearly less than the {peak:.0f} MiB a rank of {mesh_text(answer.planned)}; leave the answer out, "
+            "or give the script a library that divides memory (smdistributed's modelparallel)"
+        )
+    return msgspec.structs.replace(plan, prediction=msgspec.structs.replace(answer, layouts=layouts))
 
 
 def _check_time(plan: JobPlan, prediction: Prediction) -> None:

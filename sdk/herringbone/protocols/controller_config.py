@@ -117,6 +117,14 @@ class BudgetConfig(TypedDict):
     text: str
 
 
+class ReplanConfig(TypedDict):
+    """A layout that needs less memory: the members of `plan.replans.Replan`."""
+
+    sets: dict[str, str]
+    removes: list[str]
+    text: str
+
+
 class ControllerConfig(TypedDict):
     """One job. Paths are absolute; times are seconds.
 
@@ -124,6 +132,7 @@ class ControllerConfig(TypedDict):
     `index`, `report`: where the job's state is written; `report` is a file, used when the index is on another machine.
     `run_folder`: sockets; empty when each host makes its own.
     `retries`: number of restarts the job may have. `policies`: the members of `controller.retry.Policies`.
+    `replans`: the layouts to take one after the other when the job runs out of memory.
     `budget`: None for a job whose price is not known.
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
     `patience`: how long hosts may outlive the first host that failed.
@@ -149,6 +158,7 @@ class ControllerConfig(TypedDict):
     run_folder: str
     retries: int
     policies: dict[str, dict[str, str]]
+    replans: list[ReplanConfig]
     max_run: float
     budget: BudgetConfig | None
     warning: float

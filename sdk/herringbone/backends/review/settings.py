@@ -9,7 +9,7 @@ from herringbone.plan.frameworks import script_framework
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.distribution import check_layout
 from herringbone_contract.errors import DistributionError
-from herringbone_contract.faults.policies import ROLL_BACK
+from herringbone_contract.faults.policies import REPLAN, ROLL_BACK
 from herringbone_contract.layout import ranks_on_host
 from herringbone_contract.model_parallel.values import value_or
 from herringbone_contract.served import PARAMETERS, Library, unserved
@@ -72,14 +72,19 @@ def unserved_settings(plan: JobPlan, library: Library) -> dict[str, str]:
 
 def unserved_answers(plan: JobPlan) -> dict[str, str]:
     """Return, as a refusal, the answers to faults that this job's libraries or checkpoints cannot give. Pure."""
-    kinds = [kind for kind, answer in plan.options.fault_policies.items() if answer == ROLL_BACK]
-    framework, uri = script_framework(plan), plan.options.checkpoint_s3_uri
+    answers, framework = plan.options.fault_policies.values(), script_framework(plan)
     why = ""
-    if kinds and framework not in (None, "pytorch"):
-        why = f"scripts of {framework} cannot pass over data; answer with stop or restart"
-    elif kinds and is_s3(uri):
-        why = f"what it sets aside would stay the newest checkpoint in {uri}; give a folder, or answer with stop"
-    return {"fault_policies": f"{', '.join(kinds)}: {ROLL_BACK}: {why}"} if why else {}
+    if ROLL_BACK in answers and framework not in (None, "pytorch"):
+        why = f"{ROLL_BACK}: scripts of {framework} cannot pass over data; answer with stop or restart"
+    elif ROLL_BACK in answers and is_s3(plan.options.checkpoint_s3_uri):
+        why = (
+            f"{ROLL_BACK}: what it sets aside would stay the newest checkpoint in S3; give a folder, or another answer"
+        )
+    elif REPLAN in answers and framework != "pytorch":
+        why = f"{REPLAN}: only layouts of PyTorch's estimators are predicted; answer with fail or restart"
+    elif REPLAN in answers and plan.options.min_instance_count is not None:
+        why = f"{REPLAN}: its layouts are of all hosts, and min_instance_count allows fewer; leave one of both out"
+    return {"fault_policies": why} if why else {}
 
 
 def _replicas_without_average(plan: JobPlan) -> dict[str, str]:

@@ -27,7 +27,17 @@ from herringbone.backends.ssh.start.upload import PackedCode
 from herringbone.backends.ssh.transport.protocol import ask_each
 from herringbone.controller.attempts import newest_file
 from herringbone.controller.hosts import Restart
-from herringbone.controller.retry import Attempt, announced, describe_attempts, excluded_machines, with_progress
+from herringbone.controller.retry import (
+    Attempt,
+    announced,
+    describe_attempts,
+    excluded_machines,
+    num_replanned,
+    with_layout,
+    with_progress,
+)
+from herringbone.plan.replans import replans
+from herringbone.plan.replans import with_layout as with_layout_of
 from herringbone.records.checkpoints import newest_files, settle_links
 from herringbone.records.index import RESTARTING, STOPPING, TRAINING
 from herringbone.records.job_events import JobEvents
@@ -38,7 +48,7 @@ from herringbone_contract.paths import INSIDE
 if TYPE_CHECKING:
     from herringbone.backends.ssh.attempts.job_state import HostState
     from herringbone.backends.ssh.machines.inventory import Machine
-    from herringbone.plan.options.typed import Options
+    from herringbone.plan.plan import JobPlan
 
 
 class RestartableHosts(MachineHosts):
@@ -59,6 +69,7 @@ class RestartableHosts(MachineHosts):
         # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
         checkpoints = self._fetch_all_checkpoints()
         source = checkpoints or checkpoint_folder(self._plan)
+        failed = with_layout(failed, self.earlier, [change.text for change in replans(self._plan)])
         newest = None if source is None else newest_file(source)
         if self._has_begun:
             failed = with_progress(failed, newest, self.earlier)
@@ -77,7 +88,7 @@ class RestartableHosts(MachineHosts):
         """Start the attempt after `failed`, with these checkpoints, and record it."""
         name = attempt_name(self.job, failed.number + 1)
         started = self._submission(
-            msgspec.structs.replace(self._plan, options=self._options()),
+            self._next_plan(failed),
             next_attempt=NextAttempt(
                 name=name, code=self._code(), checkpoints=checkpoints, unavailable=self._unavailable(failed)
             ),
@@ -87,10 +98,12 @@ class RestartableHosts(MachineHosts):
             connection.close()
         self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()})
 
-    def _options(self) -> Options:
+    def _next_plan(self, failed: Attempt) -> JobPlan:
+        """Return the plan with its next layout, and the rest of `max_run`, which limits all attempts together."""
         if (rest := self._seconds_left) < 1:
             raise HostError(f"the time of all attempts together, {self._plan.time_limit} s, is over")
-        return msgspec.structs.replace(self._plan.options, max_run=rest)
+        plan = with_layout_of(self._plan, num_replanned([*self.earlier, failed]))
+        return msgspec.structs.replace(plan, options=msgspec.structs.replace(plan.options, max_run=rest))
 
     def _check_startable(self) -> None:
         """Raise `HostError` when this Python lacks something that the submitting one had."""

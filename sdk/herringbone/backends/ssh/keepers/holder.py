@@ -227,7 +227,7 @@ class HolderHosts(RestartableHosts):
         while not agreed:
             try:
                 started = self._submission(
-                    msgspec.structs.replace(self._plan, options=self._options()),
+                    self._next_plan(failed),
                     next_attempt=NextAttempt(
                         name=name,
                         code=self._code(),

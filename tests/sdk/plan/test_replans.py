@@ -1,0 +1,132 @@
+"""The layouts with which a job goes on after it has run out of memory."""
+
+import msgspec
+import pytest
+
+from herringbone import Estimator, PyTorch
+from herringbone.controller.retry import Attempt, announcement, describe_attempts, num_replanned, with_layout
+from herringbone.plan.replans import replans, smaller
+from herringbone.plan.replans import with_layout as with_layout_of
+from herringbone.prediction.estimating import with_smaller
+from herringbone_contract.errors import LaunchError, UnsupportedError
+from herringbone_contract.prediction.answer import Answer, Memory, Prediction
+
+MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
+
+
+def layout(microbatches, peak, speed, *, count=1, refusal=None, **mesh):
+    parameters = {"partitions": 2, "microbatches": microbatches}
+    return Prediction(
+        hosts="local_process",
+        count=count,
+        distribution={**MPI, "smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}}},
+        mesh={"replicate": 1, "shard": 1, "context": 1, "pipeline": 2, "tensor": 1, **mesh},
+        memory=(Memory(activations=peak), Memory(activations=peak // 2)),
+        samples_per_second=speed,
+        refusal=refusal,
+    )
+
+
+PLANNED = layout(2, 100, 9.0)
+
+
+def planned(**options):
+    estimator = PyTorch(
+        "train.py",
+        instance_type="local_process",
+        distribution=PLANNED.distribution,
+        max_retry_attempts=3,
+        hyperparameters={"epochs": 3},
+        **{"fault_policies": {"out_of_memory": "restart"}, **options},
+    )
+    plan = estimator.plan()
+    replanned = msgspec.structs.replace(plan.options, fault_policies={"out_of_memory": "replan"})
+    return msgspec.structs.replace(plan, options=replanned)
+
+
+@pytest.fixture(autouse=True)
+def _script(tmp_path, monkeypatch):
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)")
+
+
+def test_each_layout_is_the_fastest_that_needs_clearly_less_than_the_one_before():
+    found = [layout(4, 95, 8.0), layout(4, 60, 7.0), layout(8, 40, 7.5), layout(16, 30, 6.0), layout(32, 29, 6.5)]
+    assert [one.distribution["smdistributed"]["modelparallel"]["parameters"]["microbatches"] for one in
+            smaller(PLANNED, found)] == [8, 32]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        layout(4, 50, 9.0, refusal="too large"),
+        layout(4, 50, 9.0, count=2),
+        # Other numbers of ranks, of batches, and of ranks that may each read one.
+        layout(4, 50, 9.0, pipeline=1),
+        layout(4, 50, 9.0, pipeline=1, replicate=2),
+        layout(4, 50, 9.0, pipeline=1, tensor=2),
+        layout(4, 50, None),
+        msgspec.structs.replace(layout(4, 50, 9.0), memory=()),
+    ],
+)
+def test_another_global_batch_is_no_layout_of_this_job(other):
+    assert smaller(PLANNED, [other]) == ()
+
+
+def test_a_layout_changes_the_jobs_hyperparameters_and_nothing_of_the_users():
+    first = msgspec.structs.replace(layout(4, 50, 8.0), distribution={"torch_distributed": {"enabled": True}})
+    plan = msgspec.structs.replace(planned(), prediction=Answer(planned=PLANNED, layouts=(first, layout(8, 40, 7.0))))
+    assert [change.text.partition(" (")[2] for change in replans(plan)] == [
+        "0 MiB a rank and 8 samples a second predicted)",
+        "0 MiB a rank and 7 samples a second predicted)",
+    ]
+    assert with_layout_of(plan, 0) is plan
+    torch, smp = with_layout_of(plan, 1), with_layout_of(plan, 2)
+    assert torch.hyperparameters["epochs"] == smp.hyperparameters["epochs"] == "3"
+    assert "mp_parameters" not in torch.hyperparameters
+    assert "sagemaker_mpi_enabled" not in torch.hyperparameters
+    assert torch.hyperparameters["sagemaker_torch_distributed_enabled"] == "true"
+    assert '"microbatches": 8' in smp.hyperparameters["mp_parameters"]
+    assert smp.distribution.model_parallel.microbatches == 8
+    assert replans(msgspec.structs.replace(plan, prediction=None)) == ()
+    stopped = msgspec.structs.replace(plan.options, fault_policies={})
+    assert replans(msgspec.structs.replace(plan, options=stopped)) == ()
+
+
+def test_a_job_without_a_smaller_layout_is_refused():
+    plan = msgspec.structs.replace(planned(), prediction=Answer(planned=PLANNED, layouts=(layout(4, 99, 9.0),)))
+    with pytest.raises(UnsupportedError, match="1 layout that fits, and none with these ranks"):
+        with_smaller(plan)
+
+
+def test_attempts_take_one_layout_after_the_other_and_then_the_job_fails():
+    first = with_layout(Attempt(1, {}, "why", answer="replan"), [], ["a", "b"])
+    lost = with_layout(Attempt(2, {}, "why", answer="restart"), [first], ["a", "b"])
+    second = with_layout(Attempt(3, {}, "why", answer="replan"), [first, lost], ["a", "b"])
+    assert (first.layout, lost.layout, second.layout) == ("a", "", "b")
+    assert num_replanned([first, lost, second]) == 2
+    with pytest.raises(LaunchError, match="those that were tried: a; b"):
+        with_layout(Attempt(4, {}, "why", answer="replan"), [first, lost, second], ["a", "b"])
+    assert "restarting with the layout a; there is no checkpoint" in announcement(first, 3, {})
+    assert '"NextLayout": "a"' in describe_attempts([first])
+    assert "NextLayout" not in describe_attempts([lost])
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (Estimator, {"fault_policies": {"out_of_memory": "replan"}, "image_uri": "mine"}, "only layouts of PyTorch"),
+        (PyTorch, {"fault_policies": {"nan_loss": "roll_back"}, "checkpoint_s3_uri": "s3://bucket/a"}, "stay the new"),
+    ],
+)
+def test_what_no_attempt_could_do_is_refused_at_plan(make, options, words):
+    entry = {} if "image_uri" in options else {"entry_point": "train.py"}
+    kind = "local" if "image_uri" in options else "local_process"
+    with pytest.raises(UnsupportedError, match=words):
+        make(instance_type=kind, max_retry_attempts=1, **entry, **options).plan()
+
+
+def test_an_answer_that_restarts_needs_attempts():
+    with pytest.raises(UnsupportedError, match="another answer to nan_loss"):
+        PyTorch("train.py", instance_type="local_process", fault_policies={"nan_loss": "roll_back"}).plan()
