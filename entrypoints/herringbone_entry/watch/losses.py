@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from herringbone_contract.events.format import HUGGING_FACE
+from herringbone_contract.events.format import HUGGING_FACE, LIGHTNING
 from herringbone_contract.faults.bad_steps import BadSteps
 from herringbone_entry.watch.stragglers import median
 
@@ -19,7 +19,7 @@ _SERIES = 64
 # Losses of an evaluation come seldom, and on other data.
 _OTHERS = {"eval", "val", "valid", "validation", "test"}
 # By source: the step of a loss less that of the optimizer, and the loader's batches of a step; 0 where a hook knows.
-_PACES = {HUGGING_FACE: (1, 0)}
+_PACES = {HUGGING_FACE: (1, 0), LIGHTNING: (0, 0)}
 # Words of names that are about a loss, and are none.
 _NO_LOSS = {"scale", "scaler", "weight", "factor", "coef", "count", "steps"}
 

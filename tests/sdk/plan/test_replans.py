@@ -1,9 +1,13 @@
 """The layouts with which a job goes on after it has run out of memory."""
 
+import json
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 from herringbone import Estimator, PyTorch
+from herringbone.controller import completion
 from herringbone.controller.retry import Attempt, announcement, describe_attempts, num_replanned, with_layout
 from herringbone.plan.replans import replans, smaller
 from herringbone.plan.replans import with_layout as with_layout_of
@@ -111,6 +115,15 @@ def test_attempts_take_one_layout_after_the_other_and_then_the_job_fails():
     assert "restarting with the layout a; there is no checkpoint" in announcement(first, 3, {})
     assert '"NextLayout": "a"' in describe_attempts([first])
     assert "NextLayout" not in describe_attempts([lost])
+
+
+def test_a_controller_changes_what_the_next_supervisors_read(tmp_path):
+    path = tmp_path / "input" / "config" / "hyperparameters.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"epochs": "3", "sagemaker_mpi_enabled": "true", "mp_parameters": "{}"}))
+    change = {"sets": {"mp_parameters": "new"}, "removes": ["sagemaker_mpi_enabled"], "text": "new"}
+    completion._change_layout([SimpleNamespace(base=str(tmp_path))], change)
+    assert json.loads(path.read_text()) == {"epochs": "3", "mp_parameters": "new"}
 
 
 @pytest.mark.parametrize(

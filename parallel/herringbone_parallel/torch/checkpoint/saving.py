@@ -182,7 +182,8 @@ def _begin(tag: str, state: Mapping[str, Any], contents: Contents, peers: Peers)
         Described(name, type_name(name, tensor.dtype), offsets, tuple(tensor.shape), shape)
         for name, (tensor, offsets, shape) in named
     ]
-    content, extra = None, None
+    # On every rank: the first of each host with its own folder writes a manifest, and a retry may take any of them.
+    content, extra = None, encode(contents.extra, "extra")
     # Without the names, which are a part of the plan.
     groups = {
         prefix: [
@@ -191,12 +192,10 @@ def _begin(tag: str, state: Mapping[str, Any], contents: Contents, peers: Peers)
         ]
         for prefix, inner in flat.groups.items()
     }
-    if peers.rank == 0:
-        extra = encode(contents.extra, "extra")
-        if contents.user_content is not ABSENT:
-            buffer = io.BytesIO()
-            torch.save(contents.user_content, buffer)
-            content = buffer.getvalue()
+    if peers.rank == 0 and contents.user_content is not ABSENT:
+        buffer = io.BytesIO()
+        torch.save(contents.user_content, buffer)
+        content = buffer.getvalue()
     local = _Local(flat, pieces, content, groups, extra)
     return _Begun(secrets.token_hex(8), peers.host, described, _names_only(flat.groups), local)
 

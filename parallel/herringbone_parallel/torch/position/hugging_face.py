@@ -140,8 +140,7 @@ def _from_place(original: Any) -> Any:
         counted = original(self, max_steps, steps_of_epoch, epochs, checkpoint, trial)
         place = None if checkpoint is None else _place(self, checkpoint)
         if place is None:
-            if passed_over(os.environ.get(CHECKPOINT_VARIABLE))[0]:
-                rank_places.notice("roll_back: the data is NOT passed over: there is no checkpoint with a place in it")
+            rank_places.notice_unpassed()
             return counted
         self.state.global_step += place.passed
         if self.args.max_steps > 0 and not place.passed:

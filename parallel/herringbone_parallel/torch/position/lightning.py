@@ -10,6 +10,7 @@ and never its last ones. Every batch that it takes counts as used. Read in Light
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -18,8 +19,10 @@ from typing import Any
 import msgspec
 import torch
 
+from herringbone_contract.checkpoint.roll_back import passed_over
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.library_hooks import require
+from herringbone_parallel.job_folders import CHECKPOINT_VARIABLE
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.hugging_face_hooks import POSITION_LIGHTNING
 from herringbone_parallel.torch.position import lightning_stops, random_state
@@ -28,7 +31,7 @@ from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import Samples
 from herringbone_parallel.torch.position.prepared import Numbers
 from herringbone_parallel.torch.position.random_state import RandomState
-from herringbone_parallel.torch.position.rank_places import NONE_SAVED, RankPlace, kept, notice
+from herringbone_parallel.torch.position.rank_places import NONE_SAVED, RankPlace, kept, notice, notice_unpassed
 from herringbone_parallel.torch.position.tracker import Place, Tracker
 
 _KEY = "herringbone"
@@ -136,6 +139,7 @@ def _follow(loop: Any) -> None:
             return
         trackers.append(loader._herringbone_tracker)
     if saved is None:
+        notice_unpassed()
         return
     if not saved:
         notice(NONE_SAVED)
@@ -146,13 +150,35 @@ def _follow(loop: Any) -> None:
     numbers = own.numbers(peers.rank, peers.size)
     places = [own.loaders[str(number)] for number in range(len(trackers))]
     left = [tracker.go_on(known, numbers) for tracker, known in zip(trackers, places, strict=True)]
+    passed = _pass_over(loop, trackers, min(left))
     warnings.filterwarnings("ignore", message=_WARNING)
     progress = loop.epoch_loop.batch_progress.current
-    used = max(len(loader) for loader in loop._combined_loader.flattened) - max(left)
-    if places[0].samples and not is_same:
+    used = max(len(loader) for loader in loop._combined_loader.flattened) - max(left) + passed
+    if passed or (places[0].samples and not is_same):
         # Batches of another size, or for other ranks. A batch at whose end it saved is not counted as completed yet.
         progress.completed += used - progress.processed
         progress.ready = progress.started = progress.processed = used
+
+
+def _pass_over(loop: Any, trackers: list[LightningTracker], left: int) -> int:
+    """Begin behind the data that a `roll_back` passes over, and return its batches; at most those left of the epoch."""
+    end, _ = passed_over(os.environ.get(CHECKPOINT_VARIABLE))
+    epochs, accumulated = loop.epoch_loop, loop.trainer.accumulate_grad_batches
+    steps = end - epochs.global_step
+    if steps <= 0:
+        return 0
+    if not loop.trainer.lightning_module.automatic_optimization or steps * accumulated > left:
+        notice(
+            "roll_back: the data is NOT passed over: it reaches into another epoch, or the module makes its own steps"
+        )
+        return 0
+    notice(f"roll_back: the data of {steps} steps is passed over, from step {epochs.global_step} to {end}")
+    for tracker in trackers:
+        tracker.pass_over(steps * accumulated)
+    made = epochs.automatic_optimization.optim_progress.optimizer.step.total
+    made.ready, made.completed = made.ready + steps, made.completed + steps
+    epochs._batches_that_stepped += steps
+    return steps * accumulated
 
 
 def _trackers(loop: Any) -> list[LightningTracker]:

@@ -19,8 +19,10 @@ from typing import Any
 import msgspec
 from torch import distributed as dist
 
+from herringbone_contract.checkpoint.roll_back import passed_over
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import write_whole
+from herringbone_parallel.job_folders import CHECKPOINT_VARIABLE
 from herringbone_parallel.torch.position import prepared, random_state
 from herringbone_parallel.torch.position.packed import Packed
 from herringbone_parallel.torch.position.prepared import Numbers
@@ -140,3 +142,11 @@ def _ranks() -> tuple[int, int]:
 def notice(text: str) -> None:
     """Print a notice once."""
     print(f"herringbone: {text}", file=sys.stderr, flush=True)
+
+
+def notice_unpassed() -> None:
+    """Print that the data of a `roll_back` is used again, where a loop begins without a place."""
+    if passed_over(os.environ.get(CHECKPOINT_VARIABLE))[0]:
+        notice(
+            "roll_back: the data is NOT passed over: there is no checkpoint from before the fault with a place in it"
+        )

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from herringbone_contract.checkpoint.manifest import parse
-from herringbone_contract.checkpoint.verification import listing, verify
+from herringbone_contract.checkpoint.verification import listing, read_manifest, verify
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint import api as checkpoint
 from herringbone_parallel.torch.checkpoint.peers import Peers
@@ -276,9 +276,12 @@ def test_hosts_without_a_shared_folder_have_their_files_and_load_once_they_are_b
     def save(peers: Peers) -> None:
         quarter = torch.full((2,), float(peers.rank))
         state = {"model": {"weight": Piece(quarter, (2 * peers.rank,), (8,))}}
-        checkpoint.save(tmp_path / peers.host, "a", state, peers=peers)
+        contents = checkpoint.Contents(extra={"step": 7})
+        checkpoint.save(tmp_path / peers.host, "a", state, contents=contents, peers=peers)
 
     thread_ranks.run(4, save, hosts=["algo-1", "algo-1", "algo-2", "algo-2"])
+    # Of two manifests, a retry takes the newer one.
+    assert [read_manifest(tmp_path / host / "a").extra["extra"] for host in ("algo-1", "algo-2")] == [{"step": 7}] * 2
     own = {host: sorted(path.name for path in (tmp_path / host / "a").glob("rank*")) for host in ("algo-1", "algo-2")}
     assert own["algo-2"] == ["rank-00002.safetensors", "rank-00003.safetensors"]
     with pytest.raises(
