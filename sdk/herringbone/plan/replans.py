@@ -60,13 +60,14 @@ def replans(plan: JobPlan) -> tuple[Replan, ...]:
     """Return what each of a plan's layouts changes of the job; nothing for a job that is not replanned."""
     if plan.prediction is None or not is_replanned(plan):
         return ()
-    kind = plan.hosts[0].instance_type
-    own, found = encode(plan.distribution, instance_type=kind), []
-    for layout in plan.prediction.layouts:
-        sets = encode(parse(layout.distribution), instance_type=kind)
+    kind, found = plan.hosts[0].instance_type, []
+    encoded = [encode(parse(layout.distribution), instance_type=kind) for layout in plan.prediction.layouts]
+    # Of the job's own layout, or of one that it has taken before.
+    names = {*encode(plan.distribution, instance_type=kind), *(name for sets in encoded for name in sets)}
+    for layout, sets in zip(plan.prediction.layouts, encoded, strict=True):
         speed = f"{layout.samples_per_second or 0.0:.3g} samples a second"
         text = f"{json.dumps(layout.distribution)} ({_peak(layout) / 2**20:.0f} MiB a rank and {speed} predicted)"
-        found.append(Replan(sets, [name for name in own if name not in sets], text))
+        found.append(Replan(sets, sorted(names - sets.keys()), text))
     return tuple(found)
 
 

@@ -93,6 +93,8 @@ def test_a_layout_changes_the_jobs_hyperparameters_and_nothing_of_the_users():
     assert torch.hyperparameters["sagemaker_torch_distributed_enabled"] == "true"
     assert '"microbatches": 8' in smp.hyperparameters["mp_parameters"]
     assert smp.distribution.model_parallel.microbatches == 8
+    # The second one also removes what the first one set.
+    assert "sagemaker_torch_distributed_enabled" in replans(plan)[1].removes
     assert replans(msgspec.structs.replace(plan, prediction=None)) == ()
     stopped = msgspec.structs.replace(plan.options, fault_policies={})
     assert replans(msgspec.structs.replace(plan, options=stopped)) == ()

@@ -178,7 +178,7 @@ def _pass_over(loop: Any, trackers: list[LightningTracker], left: int) -> int:
     made = epochs.automatic_optimization.optim_progress.optimizer.step.total
     made.ready, made.completed = made.ready + steps, made.completed + steps
     epochs._batches_that_stepped += steps
-    return steps * accumulated
+    return int(steps * accumulated)
 
 
 def _trackers(loop: Any) -> list[LightningTracker]:
