@@ -88,7 +88,7 @@ class Ending:
         host = self._context.host
         if cause.bad is None or answer(cause.fault, host.fault_policies) != ROLL_BACK:
             return
-        names = roll_back(Path(host.paths.checkpoints), cause.bad)
+        names = roll_back(Path(host.checkpoints), cause.bad)
         if names:
             self._context.log(f"roll_back: set aside, as hidden entries of the folder: {', '.join(names)}")
         if cause.bad.end is None and host.is_first:

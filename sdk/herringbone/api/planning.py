@@ -18,9 +18,9 @@ from herringbone.plan.links import result_folders
 from herringbone.plan.names import check_job_name, default_job_name
 from herringbone.plan.options.strategy_names import AUTO
 from herringbone.plan.plan import JobPlan, make_plan
+from herringbone.plan.replans import is_replanned
 from herringbone.plan.request import JobRequest, base_job_name, changed, groups_of, with_options
 from herringbone.plan.source import SourceCode, find_source
-from herringbone_contract.faults.policies import REPLAN, answer
 
 if TYPE_CHECKING:
     from herringbone.api.job import TrainingJob
@@ -54,7 +54,7 @@ def plan_request(
 
     if request.arguments.distribution == AUTO:
         request, choose = changed(request, {"distribution": None}), True
-    replanned = answer("out_of_memory", request.options.fault_policies) == REPLAN
+    replanned = is_replanned(request.options)
     if not (choose or measure or replanned or find_home().has_measurements):
         return _made(request, backend, job_name, code)
     # Imported here: most jobs have no prediction, and their users wait for the first line.

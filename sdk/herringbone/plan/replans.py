@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from herringbone.plan.options.typed import Options
 from herringbone.plan.plan import JobPlan
 from herringbone_contract.distribution import parse
 from herringbone_contract.faults.policies import REPLAN, answer
@@ -32,9 +33,9 @@ class Replan(NamedTuple):
     text: str
 
 
-def is_replanned(plan: JobPlan) -> bool:
+def is_replanned(options: Options) -> bool:
     """Report whether another layout is the answer when the job runs out of memory."""
-    return answer("out_of_memory", plan.options.fault_policies) == REPLAN
+    return answer("out_of_memory", options.fault_policies) == REPLAN
 
 
 def smaller(planned: Prediction, layouts: Iterable[Prediction]) -> tuple[Prediction, ...]:
@@ -58,7 +59,7 @@ def smaller(planned: Prediction, layouts: Iterable[Prediction]) -> tuple[Predict
 
 def replans(plan: JobPlan) -> tuple[Replan, ...]:
     """Return what each of a plan's layouts changes of the job; nothing for a job that is not replanned."""
-    if plan.prediction is None or not is_replanned(plan):
+    if plan.prediction is None or not is_replanned(plan.options):
         return ()
     kind, found = plan.hosts[0].instance_type, []
     encoded = [encode(parse(layout.distribution), instance_type=kind) for layout in plan.prediction.layouts]

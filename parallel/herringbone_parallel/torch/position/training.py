@@ -197,7 +197,8 @@ class Training:
         if end <= self.step or self.pace is None:
             return
         if _peers().rank == 0:
-            notice(f"roll_back: the data of {end - self.step} steps is passed over, from step {self.step} to {end}")
+            steps = f"{end - self.step} steps is passed over, from step {self.step} to {end}"
+            notice(f"roll_back: the data of {steps}, as .roll-back.json among the checkpoints says")
         [tracker] = self._trackers.values()
         tracker.pass_over((end - self.step) * max(batches, 1))
         self.step = end
