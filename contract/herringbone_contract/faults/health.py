@@ -29,7 +29,7 @@ MAX_SKEW_SECONDS = 2.0
 MIN_FREE_BYTES = 1 << 30
 _LEAST_MEMORY, _LESS_MEMORY = 0.1, 0.5
 # Parts of the median: a link, and the time of a device.
-_SLOW_LINK, _SLOW_DEVICE = 1 / 3, 1.5
+SLOW_LINK, _SLOW_DEVICE = 1 / 3, 1.5
 # NVIDIA's list: memory, bus, link. Older ones than a day may have been repaired by a reset.
 _XIDS, _XID_SECONDS = (48, 63, 64, 74, 79, 94, 95), 86_400.0
 # A device's own errors in a log, or in the message of an exception.
@@ -173,7 +173,7 @@ def _slow_links(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
         return
     # The best link of each host: one slow host of three slows four links of six.
     usual = median(max(speed for link, speed in speeds.items() if host in link) for host in hosts)
-    slow = {link for link, speed in speeds.items() if speed < _SLOW_LINK * usual}
+    slow = {link for link, speed in speeds.items() if speed < SLOW_LINK * usual}
     explained = set[tuple[str, str]]()
     for host in hosts:
         for verb, end in (("sends", 0), ("receives", 1)):

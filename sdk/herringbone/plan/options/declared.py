@@ -143,8 +143,8 @@ that exits with 0. Backends: local_process, local, ssh, slurm."""
     instance_placement_config: Mapping[str, Any] | None
     """The placement of instances in UltraServers, as the service's request has it. Backends: ml."""
     enable_infra_check: bool | None
-    """Examine the hosts before the first step: memory, disks, devices, network. None is for hosts that are several \
-machines; on ml the service decides."""
+    """Examine the hosts before the first step: memory, disks, devices, network. None: if they are several machines; \
+ml decides itself."""
     enable_remote_debug: bool | None
     """Allow a shell in the running containers. Backends: ml."""
     check_memory: bool | None
