@@ -1,6 +1,6 @@
 """A Kubernetes cluster of two nodes on this machine: etcd, the three servers, and a containerd and a kubelet a node.
 
-`control`, `n1` and `n2` have network namespaces of their own. The nodes also have mount namespaces and cgroups, in which
+`control`, `n1` and `n2` have network namespaces of their own. The nodes also have mount namespaces and cgroups, where
 all processes of their pods are, so nothing of a node is left when these are gone. Needs root and
 `tests/kubernetes/setup`.
 """
