@@ -29,7 +29,11 @@ def decided(verdict, match=None, earlier=(), retries=3, machines=MACHINES):
 
 def test_a_lost_host_is_retried_and_a_script_that_raised_is_not():
     assert decided(LOST) == Attempt(
-        1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",)
+        1,
+        MACHINES,
+        why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)",
+        blamed=("n2",),
+        answer="restart",
     )
     assert decided(RAISED) is None
     assert decided(Verdict("Completed", "Completed")) is None

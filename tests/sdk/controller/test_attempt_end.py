@@ -15,7 +15,9 @@ DONE = Verdict("Completed", "Completed")
 LOST = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
 TAKEN = Verdict("Failed", "Failed", taken_away("algo-2", "the file /run/drain"), lost="algo-2")
 RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="ValueError", message="no"))
-FIRST = Attempt(1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",))
+FIRST = Attempt(
+    1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",), answer="restart"
+)
 LAST = "attempt 2 of 2 has failed, too"
 
 
@@ -39,6 +41,7 @@ LAST = "attempt 2 of 2 has failed, too"
                     why="exclude_host by the log of algo-3 on n3: 'link 7 is flaky'",
                     blamed=("n3",),
                     excluded=("n3",),
+                    answer="exclude_host",
                 )
             ),
         ),
@@ -77,7 +80,7 @@ class Hosts:
     """Hosts of a stand-in; `calls` are what the end of the attempt asked of them, and said."""
 
     job, policies, machines, earlier, compress, is_part = "a", Policies(), MACHINES, (), True, False
-    hourly_cost = None
+    hourly_cost, has_others = None, False
 
     def __init__(self, verdict, *, retries=0, stopping="", restart=Restart.HERE, sent=None):
         self.verdict, self.retries, self.stopping = verdict, retries, stopping

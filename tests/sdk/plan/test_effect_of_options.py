@@ -30,7 +30,7 @@ EFFECTIVE = {
         "track",
     ),
     *("gpus", "code_location", "keep_checkpoints", "notify", "idle_timeout", "max_cost", "dollars_per_hour"),
-    *("drain_notice", "loss_spike_factor", "check_replicas_every"),
+    *("drain_notice", "loss_spike_factor", "check_replicas_every", "enable_infra_check"),
 }
 # Options that say how another option works; test_options.py tests that they are refused without it.
 NEED_ANOTHER = {"log_policies", "min_instance_count", "model_channel_name"}
