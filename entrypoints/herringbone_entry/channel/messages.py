@@ -291,10 +291,11 @@ class DaemonEnded(TypedDict):
 class Check(TypedDict):
     """Look at yourself and resolve `names`, or examine yourself, or your links to `hosts`, or end that.
 
-    `ask` in the request says which: "look", "local", "links" or "end".
+    `ask` in the request says which: "look", "local", "links" or "end". Without a `host`, all do.
     """
 
     kind: Literal["check"]
+    host: str | None
     request: dict[str, Any]
 
 

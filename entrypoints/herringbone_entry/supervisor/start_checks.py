@@ -77,7 +77,9 @@ class StartChecks:
     def _begin(self, request: dict[str, Any], hosts: Sequence[str]) -> None:
         self._stage = stage = str(request["ask"])
         self._asked, self._answered = set(hosts), set()
-        self._order({"kind": "check", "request": request})
+        # Processes of one machine may be a hundred, and as many of these programs would not fit there.
+        addressee = None if self._register.across else self._register.first
+        self._order({"kind": "check", "host": addressee, "request": request})
         self._later(_LIMITS[stage], lambda: self._end(stage))
 
     def _end(self, stage: str) -> None:
@@ -107,13 +109,14 @@ class StartChecks:
         """Have each host examine itself, unless nobody wants it."""
         wanted = self._register.num_machines > 1 if self._infra_check is None else self._infra_check
         if wanted:
-            self._begin({"ask": "local"}, self._register.hosts)
+            hosts = self._register.hosts
+            self._begin({"ask": "local"}, hosts if self._register.across else hosts[:1])
         else:
             self._conclude()
 
     def _sum(self) -> None:
         """Have the hosts that can sum with each other."""
-        ordered = {host: self._reports[host] for host in self._register.hosts}
+        ordered = {host: self._reports[host] for host in self._register.hosts if host in self._reports}
         request = health.links_request(ordered, LINKS_SECONDS - _MARGIN_SECONDS)
         if request is None:
             self._conclude()
@@ -134,7 +137,7 @@ class StartChecks:
         if lines:
             self._order({"kind": "say", "host": first, "text": "\n".join(lines)})
         if self._reports:
-            self._order({"kind": "check", "request": {"ask": "end"}})
+            self._order({"kind": "check", "host": None, "request": {"ask": "end"}})
             for finding in findings[:_MAX_EVENTS]:
                 event = {"kind": "fault", "fault": UNHEALTHY, "rank": None, "why": str(finding)}
                 self._order({"kind": "emit", "host": first, "event": event})

@@ -74,7 +74,7 @@ def test_ranks_use_the_name_of_rank_0s_host_if_every_host_knows_it() -> None:
 def checked_bench() -> Bench:
     bench = Bench(*HOSTS, across=True)
     bench.all_ready()
-    assert bench.orders == [{"kind": "check", "request": {"ask": "look", "names": ["algo-1", "algo-1"]}}]
+    assert bench.orders == [{"kind": "check", "host": None, "request": {"ask": "look", "names": ["algo-1", "algo-1"]}}]
     bench.report("algo-1", "checked", ask="look", report={**GOOD, "wall": 1000.0})
     return bench
 

@@ -36,14 +36,14 @@ def said(bench: Bench) -> list[str]:
 
 def test_hosts_on_several_machines_are_examined_and_then_sum_with_each_other() -> None:
     bench = looked()
-    assert bench.orders[-1] == {"kind": "check", "request": {"ask": "local"}}
+    assert bench.orders[-1] == {"kind": "check", "host": None, "request": {"ask": "local"}}
     examined(bench)
     links = {"ask": "links", "hosts": list(HOSTS), "port": 7000, "backend": "gloo", "limit": 12.0}
-    assert bench.orders[-1] == {"kind": "check", "request": {**links, "address": "10.0.0.1"}}
+    assert bench.orders[-1] == {"kind": "check", "host": None, "request": {**links, "address": "10.0.0.1"}}
     for host in HOSTS:
         bench.report(host, "checked", ask="links", report={"seconds": 0.2, "bytes": 25 << 20, "is_sum": True})
     assert bench.kinds[-3:] == ["say", "check", "start"]
-    assert bench.orders[-2] == {"kind": "check", "request": {"ask": "end"}}
+    assert bench.orders[-2] == {"kind": "check", "host": None, "request": {"ask": "end"}}
     assert said(bench)[-1] == "health: algo-3: 8.0 of 16.0 GB of memory are free; all-reduce of 25 MiB in 0.2 s"
 
 
@@ -56,9 +56,10 @@ def test_hosts_on_one_machine_are_examined_where_the_user_says_so(infra_check, m
 
 
 def test_processes_of_one_machine_are_examined_where_the_user_says_so() -> None:
-    bench = Bench("algo-1", infra_check=True)
+    # One of them is examined: it speaks for the machine.
+    bench = Bench("algo-1", "algo-2", infra_check=True)
     bench.all_ready()
-    assert bench.orders == [{"kind": "check", "request": {"ask": "local"}}]
+    assert bench.orders == [{"kind": "check", "host": "algo-1", "request": {"ask": "local"}}]
     bench.report("algo-1", "checked", ask="local", report=REPORT)
     assert bench.kinds == ["check", "say", "check", "start"]
 
