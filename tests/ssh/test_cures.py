@@ -12,7 +12,7 @@ def test_a_bad_batch_is_passed_over(submit, machines, alone):
     job = submit(
         SCRIPT,
         hosts=2,
-        name="rolled-back",
+        name="rolled-back-alone" if alone else "rolled-back",
         hyperparameters={"bad": 13},
         distribution={"torch_distributed": {"enabled": True}},
         environment={"OMP_NUM_THREADS": "1"},
