@@ -75,6 +75,8 @@ class HostUsage:
         self._supervisor, self._root = supervisor, root
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._pids: set[int] = set()
+        # Those at and below the supervisor.
+        self._tree: set[int] = set()
         self._look_at = self._read_at = float("-inf")
         # CPU time that processes had used before they were found, of the host (None) and of each rank.
         self._missed: defaultdict[int | None, float] = defaultdict(float)
@@ -86,7 +88,7 @@ class HostUsage:
 
     def read(self, ranks: Mapping[int, int], now: float) -> Usage:
         """Return the usage now, in seconds since the machine's start. Raises `OSError` without /proc."""
-        new = self._find(now)
+        new = self._find(now, ranks.values())
         stats, memory = self._read_processes()
         missed = {pid: missed_cpu(stats[pid], now, self._read_at) for pid in new & stats.keys()}
         # The first reading has none before it.
@@ -102,12 +104,13 @@ class HostUsage:
                 waits = self._wait(rank, pid, {member: stats[member] for member in members}, seconds_since)
                 resident = sum(memory[member][0] for member in members)
                 usages[rank] = RankUsage(seconds, resident, stats[pid].state, waits)
-        self._missed[None] += sum(missed.values())
+        stats = {pid: stat for pid, stat in stats.items() if pid in self._tree}
+        self._missed[None] += sum(missed[pid] for pid in missed.keys() & self._tree)
         group_cpu = self._group_cpu() if self.has_own_group else None
         group_memory = self._group_memory() if self.has_own_group else None
         tree_cpu = sum(stat.cpu for stat in stats.values()) - self._missed[None]
-        private = sum(resident - shared for resident, shared in memory.values())
-        tree_memory = private + max((shared for _, shared in memory.values()), default=0)
+        private = sum(memory[pid][0] - memory[pid][1] for pid in stats)
+        tree_memory = private + max((memory[pid][1] for pid in stats), default=0)
         return Usage(
             cpu=tree_cpu if group_cpu is None else group_cpu,
             memory=tree_memory if group_memory is None else group_memory,
@@ -141,7 +144,7 @@ class HostUsage:
         texts = (self._text(f"proc/{pid}/status") or "" for pid in pids)
         return any(proc.parse_pairs(text.replace(":", "")).get("VmSwap") for text in texts)
 
-    def _find(self, now: float) -> set[int]:
+    def _find(self, now: float, ranks: Iterable[int]) -> set[int]:
         """Look for processes of this host if it is time to; return those that are new."""
         if now < self._look_at:
             return set()
@@ -151,7 +154,9 @@ class HostUsage:
         for name in os.listdir(self._root / "proc"):  # noqa: PTH208 - of a machine with a thousand processes
             if name.isdigit() and (text := self._text(f"proc/{name}/stat")) is not None:
                 parents[int(name)] = proc.parse_stat(text).parent
-        found = proc.family(self._supervisor, parents)
+        found = self._tree = proc.family(self._supervisor, parents)
+        # On one machine mpirun starts the ranks of all hosts below the first one's supervisor: they count for its host.
+        found = found.union(*(proc.family(pid, parents) for pid in ranks))
         new, self._pids = found - self._pids, found
         self._look_at = now + (time.thread_time() - began) / _LOOK_SHARE
         return new

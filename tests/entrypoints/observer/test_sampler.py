@@ -73,6 +73,15 @@ class Clock:
         return self.now
 
 
+def test_a_rank_that_another_hosts_mpirun_has_started_counts_for_itself_alone(machine: Machine) -> None:
+    machine.process(80, 60, 4.0, (30, 5))
+    usages = [HostUsage(supervisor, machine.root).read({1: 80}, now=100.0) for supervisor in (50, 99)]
+    assert [usage.ranks[1].memory for usage in usages] == [35 * PAGE, 35 * PAGE]
+    # The supervisor, its child, rank 0 with a worker, and rank 1; and the other supervisor alone.
+    assert [usage.memory // PAGE for usage in usages] == [10 + 10 + 10 + 20 + 30 + 7, 10 + 5]
+    assert [usage.cpu for usage in usages] == [19.0, 500.0]
+
+
 def test_a_sample_says_what_kept_a_rank_from_computing(machine: Machine) -> None:
     clock = Clock()
     machine.write("proc/70/cgroup", "1:cpu:/mine\n0::/\n")
