@@ -1,4 +1,4 @@
-"""Send the timeline of one pipeline step in a thousand to the job's events, for its page."""
+"""Note this rank's part of each pipeline step, and send that of one in a thousand to the job's events, for its page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from herringbone_contract.events import emit
-from herringbone_contract.events.steps import is_heard
+from herringbone_contract.events.steps import count, entered, is_heard
 from herringbone_parallel.core.pipeline.schedule import BACKWARD, FORWARD, WEIGHT
 from herringbone_parallel.core.pipeline.simulate import Segment, simulate
 
@@ -51,6 +51,41 @@ class LiveTimeline:
             bubble = predicted_bubble(self._spans, pipeline=pipeline, active=active, partitions=partitions)
         for event in timeline_events(self.step, self._spans, time.time() - time.monotonic(), bubble):
             emit.emit("timeline", **event)
+
+
+class StageWork:
+    """The time that this rank needs for its stage of one step, from which the job finds slow ranks.
+
+    Ranks of one stage do the same work: the time at which one would have ended it, had it not waited since its last
+    optimizer step, is compared between the replicas. Stages differ in their work. A pipeline without replicas therefore
+    compares the times at which its ranks come to the step, and not what they compute in it.
+    """
+
+    # Since the optimizer step of this number.
+    _idle_s, _count = 0.0, 0
+
+    def __init__(self, step: int, partition: int, replicas: int) -> None:
+        self._step, self._partition, self._replicas = step, partition, replicas
+        self._began, self._busy_s = time.time(), 0.0
+
+    @classmethod
+    def of_step(cls, step: int, partition: int, replicas: int) -> StageWork | None:
+        """Return the work of a step, None where nobody listens."""
+        return cls(step, partition, replicas) if is_heard() else None
+
+    def note(self, _phase: object, _microbatch: int, start_s: float, end_s: float) -> None:
+        """Add a stretch of work."""
+        self._busy_s += end_s - start_s
+
+    def end(self) -> None:
+        """Note the end of the step."""
+        group, moment = "pipeline", self._began
+        if self._replicas > 1:
+            now, steps = time.time(), count()
+            before = StageWork._idle_s if steps == StageWork._count else 0.0
+            StageWork._idle_s, StageWork._count = before + now - self._began - self._busy_s, steps
+            group, moment = f"stage {self._partition}", now - StageWork._idle_s
+        entered.append((int(moment * 1e9), group, self._step))
 
 
 def timeline_events(step: int, spans: Sequence[Span], wall_s: float, bubble: float | None) -> list[dict[str, Any]]:

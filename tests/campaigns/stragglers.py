@@ -1,6 +1,7 @@
 """Make one rank of an unchanged script slow in every way we know; check that it is named with its cause, and no other.
 
     PYTHONPATH=sdk:contract:entrypoints:parallel .venv-huggingface/bin/python -m tests.campaigns.stragglers [--short]
+    PYTHONPATH=sdk:contract:entrypoints:parallel .venv-tf/bin/python -m tests.campaigns.stragglers --others keras
 
 Needs root and control groups of version 1. The last line is JSON. `--healthy 10` runs on a busy machine follow the
 planted ones. In each healthy run, and in those whose rank 0 evaluates and saves every ten steps, nobody may be named
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from herringbone import Estimator
-from tests.campaigns.straggling import CAUSES, PLANT, PLANTED, SCRIPTS
+from tests.campaigns.straggling import CAUSES, OTHERS, PLANT, PLANTED, SCRIPTS, TORCH
 
 LINE = re.compile(r"straggler: rank (\d+) \((\S+)\) needs \S+ s for a step, (\S+) times [^:]*(?:: (.*))?")
 NAMED_SECONDS = 240.0
@@ -64,7 +65,7 @@ def surroundings(plant: str, data: Path) -> Iterator[str]:
     made: Any = contextlib.nullcontext("")
     if plant == "busy":
         last = str(sorted(os.sched_getaffinity(0))[1])
-        # Many: other processes of the machine leave this core for that of the other rank.
+        # Many: other processes of the machine leave this core for those of the other ranks.
         made = running(*[["taskset", "-c", last, *SPIN]] * 24)
     elif plant == "limit":
         made = group("cpu", "cpu.cfs_quota_us", "5000")
@@ -86,7 +87,8 @@ def run(script: str, plant: str, *, healthy_seconds: float = 0.0) -> dict[str, A
         code, flag, data = Path(scratch, "code"), Path(scratch, "flag"), Path(scratch, "data")
         code.mkdir()
         data.write_bytes(os.urandom(1 << 20))
-        (code / "train.py").write_text(SCRIPTS[script])
+        text, hosts, distribution = OTHERS[script] if script in OTHERS else (SCRIPTS[script], 3, TORCH)
+        (code / "train.py").write_text(text)
         (code / "plant.py").write_text(PLANT)
         os.environ["HERRINGBONE_HOME"] = f"{scratch}/home"
         with surroundings(plant, data) as groups:
@@ -94,8 +96,8 @@ def run(script: str, plant: str, *, healthy_seconds: float = 0.0) -> dict[str, A
                 "train.py",
                 source_dir=str(code),
                 instance_type="local_process",
-                instance_count=2 if plant == "busy" else 3,
-                distribution={"torch_distributed": {"enabled": True}},
+                instance_count=hosts,
+                distribution=distribution,
                 environment={"PLANT": plant, "FLAG": str(flag), "DATA": str(data), "GROUPS": groups},
             )
             estimator.fit(wait=False)
@@ -139,6 +141,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="one innocent that then straggles")
     parser.add_argument("--healthy", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--others", default="", help=f"instead, a sleep in each of these: {', '.join(OTHERS)}")
     parser.add_argument("--only", default="", help="a part of SCRIPT-PLANT, or of SCRIPT-healthy")
     arguments = parser.parse_args()
     results = []
@@ -147,6 +150,10 @@ def main() -> int:
         results.append(result)
         print(json.dumps(result), flush=True)
 
+    for script in filter(None, arguments.others.split(",")):
+        note(run(script, "sleep", healthy_seconds=arguments.seconds))
+    if arguments.others:
+        arguments.only = "-none"
     for script, plant in () if arguments.short else PLANTED:
         if arguments.only in f"{script}-{plant}":
             note(run(script, plant))

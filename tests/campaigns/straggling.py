@@ -2,15 +2,17 @@
 
 # Reads a batch as slowly as planted. `FLAG` is the file that plants it, `GROUPS` control groups for the slow rank.
 PLANT = """
-import mmap, os, sys, time, torch
+import mmap, os, sys, time
+import numpy as np
 
-RANK, PLANT, ODD = int(os.environ["RANK"]), os.environ["PLANT"], 1
+# Where mpirun starts the ranks, each host has one.
+RANK, PLANT, ODD = int(os.environ["SM_CURRENT_HOST"][5:]) - 1, os.environ["PLANT"], 1
 buffer = mmap.mmap(-1, 1 << 20)
 hoard = None
 
 def work(times):
     for _ in range(times):
-        torch.ones(256, 256) @ torch.ones(256, 256)
+        np.ones((256, 256), np.float32) @ np.ones((256, 256), np.float32)
 
 def planted():
     return RANK == ODD and os.path.exists(os.environ["FLAG"])
@@ -19,9 +21,13 @@ def enter():
     for group in filter(None, os.environ["GROUPS"].split(",")):
         with open(group + "/cgroup.procs", "w") as file:
             file.write(str(os.getpid()))
+    if PLANT == "busy":
+        pin(sorted(os.sched_getaffinity(0))[1])
 
-if PLANT == "busy":
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[RANK % 2]})
+def pin(core):
+    # All threads of this rank: its libraries have started some.
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {core})
 
 def batch():
     global hoard, entered
@@ -36,7 +42,7 @@ def batch():
         os.readv(file, [buffer])
         os.close(file)
     if PLANT == "swap" and planted():
-        hoard = torch.ones(80 << 20, dtype=torch.uint8) if hoard is None else hoard.add_(1)
+        hoard = np.ones(80 << 20, np.uint8) if hoard is None else hoard + 1
 
 def seldom(step, save):
     # Rank 0 alone evaluates and saves, for as long as four steps take.
@@ -121,7 +127,100 @@ arguments = TrainingArguments(
 Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Rows(), callbacks=[Seldom()]).train()
 """
 
+SMP = """
+import smdistributed.modelparallel.torch as smp
+import torch
+from plant import batch, seldom
+
+smp.init()
+torch.manual_seed(1)
+model = smp.DistributedModel(torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(8)]))
+optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters()))
+# The odd rank is slow in its stage where that has another rank, else outside of the step.
+replicas = smp.dp_size() > 1
+
+def work(*_):
+    batch()
+
+if replicas:
+    for layer in (model.module[0], model.module[7]):
+        layer.register_forward_pre_hook(work)
+
+@smp.step
+def train(model, inputs):
+    loss = model(inputs).sum()
+    model.backward(loss)
+    return loss
+
+for step in range(100_000):
+    if not replicas:
+        batch()
+    optimizer.zero_grad()
+    train(model, torch.ones(32, 128))
+    optimizer.step()
+    seldom(step, lambda: None)
+"""
+
+KERAS = """
+import tensorflow as tf
+from herringbone_parallel.tensorflow.data_parallel import api as sdp
+from plant import batch, seldom
+
+sdp.init()
+tf.keras.utils.set_random_seed(1)
+model = tf.keras.Sequential([tf.keras.Input((128,)), *[tf.keras.layers.Dense(128) for _ in range(4)]])
+optimizer = tf.keras.optimizers.Adam()
+
+@tf.function
+def train(inputs):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(inputs))
+    tape = sdp.DistributedGradientTape(tape)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+for step in range(100_000):
+    batch()
+    train(tf.ones((32, 128)))
+    seldom(step, lambda: None)
+"""
+
+GLUON = """
+import mxnet as mx
+from mxnet import autograd, gluon
+import herringbone_parallel.mxnet.api as hvd
+from plant import batch, seldom
+
+hvd.init()
+net = gluon.nn.HybridSequential()
+net.add(*[gluon.nn.Dense(128, in_units=128) for _ in range(4)])
+net.initialize(mx.init.Xavier())
+trainer = hvd.DistributedTrainer(net.collect_params(), "adam")
+for step in range(100_000):
+    batch()
+    with autograd.record():
+        loss = net(mx.nd.ones((32, 128))).sum()
+    loss.backward()
+    trainer.step(32)
+    seldom(step, lambda: None)
+"""
+
+
+def _pipelined(partitions):
+    parameters = {"partitions": partitions, "microbatches": 2, "ddp": True}
+    return {"smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}}} | MPI
+
+
+MPI = {"mpi": {"enabled": True, "processes_per_host": 1}}
+TORCH = {"torch_distributed": {"enabled": True}}
 SCRIPTS = {"ddp": DDP, "fsdp2": FSDP2, "trainer": TRAINER}
+# Scripts of frameworks and libraries that count their steps: the Python that has them, hosts and distribution.
+OTHERS = {
+    "smp": (SMP, 2, _pipelined(2)),
+    "smp4": (SMP, 4, _pipelined(2)),
+    "keras": (KERAS, 3, {"smdistributed": {"dataparallel": {"enabled": True}}}),
+    "gluon": (GLUON, 3, MPI),
+}
 # What is planted, and words of the cause that must be named.
 CAUSES = {
     "sleep": "uses no CPU",

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from herringbone_contract.events import emit
+from herringbone_parallel import live_timeline
 from herringbone_parallel.live_timeline import LiveTimeline, predicted_bubble, timeline_events
 
 
@@ -51,3 +52,31 @@ def test_only_the_tenth_and_each_thousandth_step_is_recorded(heard, monkeypatch)
     assert (event["step"], event["spans"]) == (10, [["forward", 0, 1, 0.0, 0.5]])
     # The first partition alone predicts.
     assert "predicted" not in event
+
+
+def test_replicas_of_a_stage_are_compared_by_their_own_time_and_others_by_when_they_come(monkeypatch):
+    now, count = [100.0], [7]
+    monkeypatch.setattr(live_timeline.time, "time", lambda: now[0])
+    monkeypatch.setattr(live_timeline, "count", lambda: count[0])
+    live_timeline.entered.clear()
+
+    def work(step, replicas):
+        stage = live_timeline.StageWork(step, 1, replicas)
+        stage.note("forward", 0, 5.0, 5.25)
+        stage.note("backward", 0, 6.0, 6.25)
+        now[0] += 2.0
+        stage.end()
+
+    # It has waited for 1.5 s of each step, since the last optimizer step.
+    work(1, 2)
+    work(2, 2)
+    count[0] += 1
+    work(3, 2)
+    work(4, 1)
+    assert [(round(time / 1e9, 3), group, step) for time, group, step in live_timeline.entered] == [
+        (100.5, "stage 1", 1),
+        (101.0, "stage 1", 2),
+        (104.5, "stage 1", 3),
+        (106.0, "pipeline", 4),
+    ]
+    live_timeline.entered.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,10 @@ from herringbone_contract.events import emit
 MAX_STEPS = 180
 # A new owner counts after so many steps without one of the old owner, if that still exists.
 _OWNER_STEPS = 100
+# In a pipeline, whose ranks wait for each other's messages: when this rank came to each of the last steps, in
+# nanoseconds since 1970; the group of ranks that this is compared in; and the step's number. In a rank's record they
+# replace its collective operations, which all ranks of a slow pipeline enter late.
+entered: deque[tuple[int, str, int]] = deque(maxlen=1000)
 
 
 class Owner:
@@ -67,7 +72,7 @@ class StepCounter:
 
     def __init__(self) -> None:
         self._owner = Owner()
-        self._count = 0
+        self.count = 0
         self._last: float | None = None
         self._due = 0.0
         self._handed: float | None = None
@@ -82,7 +87,7 @@ class StepCounter:
         """Count a step that ends now; return a batch once a second, or when it is full."""
         if not self._owner.takes(owner):
             return None
-        self._count += 1
+        self.count += 1
         if self._last is None:
             self._due = now + 1.0
         else:
@@ -101,7 +106,7 @@ class StepCounter:
         own, self._own = self._own, []
         if not seconds:
             return None
-        batch = {"count": self._count, "seconds": _rounded(seconds)}
+        batch = {"count": self.count, "seconds": _rounded(seconds)}
         # A step that handed over no gradients has no own time, and then the two lists would not be of the same steps.
         return {**batch, "own": _rounded(own)} if len(own) == len(seconds) else batch
 
@@ -160,6 +165,11 @@ def tick(owner: object) -> None:
         # At the first step, when the rank's environment is complete.
         _tick = ticker()
     _tick(owner)
+
+
+def count() -> int:
+    """Return how many steps this rank has taken, 0 where nobody listens."""
+    return 0 if _counter is None else _counter.count
 
 
 def hand_over() -> None:

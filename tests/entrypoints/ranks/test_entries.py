@@ -1,5 +1,7 @@
 """What a rank reports of its last steps, from literal ends of steps and operations."""
 
+import pytest
+
 from herringbone_entry.ranks.recorder import entries, flight_record
 from herringbone_entry.ranks.recorder.entries import last_steps
 
@@ -54,3 +56,15 @@ def test_a_rank_without_a_new_step_reports_nothing_so_that_a_hang_looks_like_one
     assert entries.obey({"steps": 40}) == {}
     step_times.ends.append((3, 30 * MICRO))
     assert entries.obey({"steps": 40})["ends"] == [0, 10, 20]
+
+
+def test_what_a_pipeline_counts_replaces_its_collective_operations(monkeypatch):
+    from herringbone_contract.events import steps as counted
+    from herringbone_entry.ranks.recorder import step_times
+
+    monkeypatch.setattr(flight_record, "read", lambda: pytest.fail("of a slow pipeline all ranks are late in these"))
+    monkeypatch.setattr(entries, "_reported", None)
+    monkeypatch.setattr(counted, "entered", operations(5, 15, group="stage 1", first=7))
+    step_times.ends.clear()
+    step_times.ends.extend(steps(10, 20))
+    assert entries.obey({"steps": 40})["entered"] == {"stage 1": [[8, 5]]}

@@ -26,7 +26,7 @@ from herringbone_parallel.core.pipeline.divergence import Progress, digest
 from herringbone_parallel.core.pipeline.schedule import Schedule, make_lockstep, make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
-from herringbone_parallel.live_timeline import LiveTimeline
+from herringbone_parallel.live_timeline import LiveTimeline, StageWork
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import check_offloading, offloading_of_step
 from herringbone_parallel.torch.model_parallel.arguments import Arguments
@@ -43,7 +43,6 @@ from herringbone_parallel.torch.model_parallel.runtime.memory import check_curre
 from herringbone_parallel.torch.model_parallel.runtime.messages import Key, MessageId, Purpose
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
 from herringbone_parallel.torch.model_parallel.runtime.modes import with_surroundings
-from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, kind_of
@@ -51,6 +50,7 @@ from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOS
 from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
 from herringbone_parallel.torch.model_parallel.tensor.agreement import agreed_seed
+from herringbone_parallel.torch.model_parallel.timeline import recorder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -184,11 +184,11 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
         if library.transport is not None:
             library.transport.reap()
 
-    live = LiveTimeline.of_step(step_number, library.pp_rank)
+    live, work = LiveTimeline.of_step(step_number, library.pp_rank), _stage_work(library)
     # In every step, because the script may change the number of threads.
     library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
     schedule, in_order = _schedule(library, count, kept), kept.turns is Turns.PHASES
-    record = _recorder(library, live)
+    record = recorder(None if library.timeline is None else library.timeline.of_step(step_number), live, work)
     token = RunToken(schedule, library.pool, count, with_surroundings(body), kept.save_state, record, in_order=in_order)
     try:
         arguments.seed = agreed_seed(library, arguments.parts[0], seed)
@@ -206,13 +206,21 @@ def _run(library: state.State, function: Callable[..., Any], arguments: Argument
     finally:
         restore()
         kept.stop()
-    _end_step(library, live)
+    _end_step(library, live, work)
     return results
 
 
-def _end_step(library: state.State, live: LiveTimeline | None) -> None:
+def _stage_work(library: state.State) -> StageWork | None:
+    if library.transport is None:
+        return None
+    return StageWork.of_step(library.steps, library.pp_rank, 1 if library.replicas is None else library.replicas.size)
+
+
+def _end_step(library: state.State, live: LiveTimeline | None, work: StageWork | None) -> None:
     check_offloading(library)
     library.book.turn_page()
+    if work is not None:
+        work.end()
     if live is not None:
         settings = library.settings
         live.send(pipeline=settings.pipeline, active=settings.active_microbatches, partitions=settings.partitions)
@@ -247,20 +255,6 @@ def _gradient_scale(library: state.State, count: int) -> float:
     model = library.model
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
     return scale if library.loss_scale is None else scale * library.loss_scale.value
-
-
-def _recorder(library: state.State, live: LiveTimeline | None) -> Callable[[Phase, int, float, float], None] | None:
-    """Return what notes each stretch of this step, None if nobody wants to know."""
-    of_step = None if library.timeline is None else library.timeline.of_step(library.steps)
-    if live is None:
-        return of_step
-
-    def record(phase: Phase, *stretch: Any) -> None:
-        live.note(phase.name.lower(), *stretch)
-        if of_step is not None:
-            of_step(phase, *stretch)
-
-    return record
 
 
 def _run_with_peers(

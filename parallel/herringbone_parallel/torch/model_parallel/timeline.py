@@ -13,10 +13,14 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel import timeline
+from herringbone_parallel.live_timeline import LiveTimeline, StageWork
 from herringbone_parallel.timeline import VARIABLE, file_for
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 
 _GATHER_SECONDS = 5
+
+
+Note = Callable[[Phase, int, float, float], None]
 
 
 class Timeline(timeline.Timeline):
@@ -26,7 +30,7 @@ class Timeline(timeline.Timeline):
         super().__init__(path, rank, ahead_s)
         self._size = size
 
-    def of_step(self, step: int) -> Callable[[Phase, int, float, float], None]:
+    def of_step(self, step: int) -> Note:
         """Return a function that notes a stretch of this step: its phase, microbatch, start and end by this clock."""
         return lambda phase, *stretch: self.note(step, phase.name.lower(), *stretch)
 
@@ -66,6 +70,21 @@ def open_timeline(rank: int, size: int, environ: Mapping[str, str]) -> Timeline 
         return None
     ahead_s = _ahead_s(rank, size)
     return Timeline(timeline.expanded(requested[0]), rank, size, ahead_s)
+
+
+def recorder(of_step: Note | None, live: LiveTimeline | None, work: StageWork | None) -> Note | None:
+    """Return what notes each stretch of a step for all who want to know, None if nobody does."""
+    notes = [] if of_step is None else [of_step]
+    if live is not None:
+        notes.append(lambda phase, *stretch: live.note(phase.name.lower(), *stretch))
+    if work is not None:
+        notes.append(work.note)
+
+    def record(phase: Phase, *stretch: Any) -> None:
+        for note in notes:
+            note(phase, *stretch)
+
+    return record if notes else None
 
 
 def _key(rank: int) -> str:
