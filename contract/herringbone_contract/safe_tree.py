@@ -162,7 +162,11 @@ def has_only_files(top: int, depth: int = 0) -> bool:
                 continue
             if depth == MAX_DEPTH:
                 return False
-            below = _open(entry.name, _FOLDER, top, entry.name)
+            try:
+                below = _open(entry.name, _FOLDER, top, entry.name)
+            except FileNotFoundError:
+                # The script has removed it since the listing.
+                continue
             try:
                 if not has_only_files(below, depth + 1):
                     return False

@@ -46,6 +46,10 @@ def test_own_times_are_sent_only_for_all_steps_of_a_batch() -> None:
     counter.tick(4.75, optimizer)
     # No gradients in this step: what was handed over belongs to the one before.
     assert counter.tick(5.5, optimizer) == {"count": 4, "seconds": [0.75, 0.75]}
+    # This rank has waited in a pipeline before it handed over.
+    counter.hand_over(5.75)
+    counter.hand_over(None)
+    assert counter.tick(6.75, optimizer) == {"count": 5, "seconds": [1.25]}
 
 
 def test_many_steps_in_a_second_fit_into_lines() -> None:

@@ -79,8 +79,11 @@ class StepCounter:
         self._seconds: list[float] = []
         self._own: list[float] = []
 
-    def hand_over(self, now: float) -> None:
-        """Note that the gradients which this rank has by now are on their way to the others."""
+    def hand_over(self, now: float | None) -> None:
+        """Note that the gradients which this rank has by now are on their way to the others.
+
+        None: it has waited for others before, so that the time until here is not its own.
+        """
         self._handed = now
 
     def tick(self, now: float, owner: object) -> dict[str, Any] | None:
@@ -172,10 +175,12 @@ def count() -> int:
     return 0 if _counter is None else _counter.count
 
 
-def hand_over() -> None:
+def hand_over(*, has_waited: bool = False) -> None:
     """Note that this rank has handed over gradients, and may wait for the other ranks from here on.
 
     hand_over()
+
+    With `has_waited` it has waited for others before, as the ranks of a pipeline do.
     """
     if _counter is not None:
-        _counter.hand_over(time.perf_counter())
+        _counter.hand_over(None if has_waited else time.perf_counter())

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.events.steps import tick
+from herringbone_contract.events.steps import hand_over, tick
 from herringbone_parallel.core.pipeline.dataflow import Output
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
@@ -221,6 +221,9 @@ class _ReportingRun(Run):
                     join_slices(results, self._plan.sparse)
                 if self._plan.summed or self._plan.sparse:
                     # It has gradients, so this is no evaluation.
+                    if rank_state.settings.partitions > 1:
+                        # All ranks of a slow pipeline average late.
+                        hand_over(has_waited=True)
                     tick(rank_state)
                 return results
         except BaseException:
