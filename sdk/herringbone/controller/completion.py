@@ -35,10 +35,9 @@ from herringbone_contract.constants import DEFAULT_BASE, MAX_FAILURE_CHARS, MAX_
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure, words_of
-from herringbone_contract.files import write_whole
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE, Paths
-from herringbone_contract.safe_tree import read_file
+from herringbone_contract.safe_tree import folder, read_file, remove
 
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
+_PARTIAL = ".hyperparameters.new"
 
 
 class ControllerHosts(EndedHosts):
@@ -219,11 +219,17 @@ class ControllerHosts(EndedHosts):
 
 def _change_layout(hosts: Iterable[Host], change: ReplanConfig) -> None:
     """Change the hyperparameters that the hosts' next supervisors read. Raises `OSError`."""
+    file = INSIDE.hyperparameters
     for host in hosts:
-        path = Paths(Path(host.base)).hyperparameters
-        values = json.loads(Path(path).read_bytes())
+        values = json.loads(read_file(host.base, str(file), limit=MAX_RECORD_BYTES))
         kept = {name: value for name, value in values.items() if name not in change["removes"]}
-        write_whole(path, json.dumps({**kept, **change["sets"]}).encode(), mode=Path(path).stat().st_mode & 0o777)
+        # Nothing that the script has put there leads elsewhere.
+        with folder(host.base, str(file.parent)) as parent:
+            remove(parent, _PARTIAL)
+            new = os.open(_PARTIAL, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=parent)
+            with os.fdopen(new, "w") as file_object:
+                json.dump({**kept, **change["sets"]}, file_object)
+            os.rename(_PARTIAL, file.name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
 def _settle_checkpoints(hosts: Iterable[Host]) -> None:

@@ -19,7 +19,7 @@ from herringbone.controller.verdict import Verdict
 from herringbone.records.index import RESTARTING
 from herringbone_contract.errors import LaunchError
 from herringbone_contract.faults.health import DEVICE_ERROR
-from herringbone_contract.faults.policies import EXCLUDE_HOST, REPLAN, RESTART, RETRIES, UNHEALTHY, answer
+from herringbone_contract.faults.policies import EXCLUDE_HOST, REPLAN, RESTART, RETRIES, ROLL_BACK, UNHEALTHY, answer
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import Options
@@ -293,6 +293,9 @@ def _blamed_hosts(verdict: Verdict, match: PolicyMatch, hosts: Sequence[str]) ->
         silent = [host for host in hosts if host not in match.hosts]
         # When most hosts are silent, silence is not what singles out the faulty one.
         return silent if len(silent) < len(match.hosts) else ()
+    if match.action in (ROLL_BACK, REPLAN):
+        # The data, or the layout, is at fault.
+        return ()
     if match.action == EXCLUDE_HOST or match.fault:
         return match.hosts
     return () if verdict.lost is None else (verdict.lost,)

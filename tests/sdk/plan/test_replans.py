@@ -126,6 +126,12 @@ def test_a_controller_changes_what_the_next_supervisors_read(tmp_path):
     change = {"sets": {"mp_parameters": "new"}, "removes": ["sagemaker_mpi_enabled"], "text": "new"}
     completion._change_layout([SimpleNamespace(base=str(tmp_path))], change)
     assert json.loads(path.read_text()) == {"epochs": "3", "mp_parameters": "new"}
+    # A script that has replaced the folder by a link leads to no file of the user's.
+    path.parent.rename(tmp_path / "elsewhere")
+    path.parent.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        completion._change_layout([SimpleNamespace(base=str(tmp_path))], {**change, "sets": {"mp_parameters": "bad"}})
+    assert json.loads(path.read_text())["mp_parameters"] == "new"
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,10 @@ class Tracker:
         """Let the next iteration begin so many batches of a rank later, in a later epoch where this one has fewer."""
         place = self.place()
         epoch, samples, begin = place.epoch, place.samples, place.begin
-        while batches > (left := self.order.left(samples)) and self.order.left(0):
-            batches, epoch, samples, begin = batches - left, epoch + 1, 0, self._kept_begin()
+        left, whole = self.order.left(samples), max(self.order.left(0), 1)
+        if batches > left:
+            epochs, rest = divmod(batches - left - 1, whole)
+            epoch, samples, begin, batches = epoch + 1 + epochs, 0, self._kept_begin(), rest + 1
         samples = self.order.used(samples, batches)
         self._resumed = msgspec.structs.replace(place, epoch=epoch, samples=samples, begin=begin)
 
