@@ -117,7 +117,7 @@ def check(event: Event, now: float) -> Event | Point | None:
     """Return what an event of a rank is worth: a point, an event of known members, or None.
 
     >>> check({"kind": "metric", "t": 5.0, "rank": 0, "name": "loss", "value": 0.5, "step": 1}, now=5.0)
-    Point(time=5.0, name='loss', value=0.5, step=1, rank=0, source='script')
+    Point(time=5.0, name='loss', value=0.5, step=1, rank=0, source='script', pace=None)
     """
     rank = event.get("rank")
     if rank is not None and not (_is_count(rank) and 0 <= rank < _MAX_RANK):

@@ -79,7 +79,7 @@ class TrainerStatus:
     >>> progress["done"], progress["total"], progress["unit"], progress["eta"]
     (10, 20, 'step', 9.0)
     >>> loss
-    Point(time=1.0, name='loss', value=0.5, step=None, rank=None, source='huggingface')
+    Point(time=1.0, name='loss', value=0.5, step=None, rank=None, source='huggingface', pace=None)
 
     Each post has the last values of all metrics, so those that have not changed are left out. The step is that of the
     post and not that of the values, which therefore have none.

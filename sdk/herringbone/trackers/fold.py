@@ -70,7 +70,7 @@ class Fold:
 
     >>> fold = Fold("mlflow")
     >>> fold.take({"kind": "metrics", "t": 2.0, "rank": 1, "name": "loss", "step": 5, "values": [0.5]})
-    [Point(time=2.0, name='loss/rank-1', value=0.5, step=5, rank=None, source='script')]
+    [Point(time=2.0, name='loss/rank-1', value=0.5, step=5, rank=None, source='script', pace=None)]
 
     Events are counted by series, because each series comes from one file, while the order of files is not the same in
     every read. So an export that begins again takes events from the first one on, and skips what was sent.
