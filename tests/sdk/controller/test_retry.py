@@ -115,14 +115,3 @@ def test_restart_options_without_retries_are_refused(script, backend, option):
     message = f"{option}: controls how a job restarts, and this job never restarts: give max_retry"
     with pytest.raises(Exception, match=message):
         submit(backend, **{option: options[option]})
-
-
-@pytest.mark.parametrize(("fault", "answer"), [("nan_loss", "roll_back"), ("out_of_memory", "replan")])
-def test_no_machine_is_blamed_for_its_data_or_its_layout(fault, answer):
-    """Two wrong batches, or two layouts that were too large, had excluded the machine."""
-    failed = Verdict("Failed", "Failed", Failure("algo-2", 1, message=f"{fault}: x", fault=fault))
-    match = find_policy(Policies(faults={fault: answer}), failed, {})
-    earlier = []
-    for _ in range(3):
-        earlier.append(decide(failed, match, {"algo-1": "n1", "algo-2": "n2"}, earlier, 9))
-    assert [(attempt.blamed, attempt.excluded, attempt.answer) for attempt in earlier] == [((), (), answer)] * 3

@@ -8,11 +8,22 @@ import pytest
 
 from herringbone import Estimator, PyTorch
 from herringbone.controller import completion
-from herringbone.controller.retry import Attempt, announcement, describe_attempts, num_replanned, with_layout
+from herringbone.controller.retry import (
+    Attempt,
+    Policies,
+    announcement,
+    decide,
+    describe_attempts,
+    find_policy,
+    num_replanned,
+    with_layout,
+)
+from herringbone.controller.verdict import Verdict
 from herringbone.plan.replans import replans, smaller
 from herringbone.plan.replans import with_layout as with_layout_of
 from herringbone.prediction.estimating import with_smaller
 from herringbone_contract.errors import LaunchError, UnsupportedError
+from herringbone_contract.failure import Failure
 from herringbone_contract.prediction.answer import Answer, Memory, Prediction
 
 MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
@@ -151,3 +162,14 @@ def test_what_no_attempt_could_do_is_refused_at_plan(make, options, words):
 def test_an_answer_that_restarts_needs_attempts():
     with pytest.raises(UnsupportedError, match="another answer to nan_loss"):
         PyTorch("train.py", instance_type="local_process", fault_policies={"nan_loss": "roll_back"}).plan()
+
+
+@pytest.mark.parametrize(("fault", "answer"), [("nan_loss", "roll_back"), ("out_of_memory", "replan")])
+def test_no_machine_is_blamed_for_its_data_or_its_layout(fault, answer):
+    """Two wrong batches, or two layouts that were too large, had excluded the machine."""
+    failed = Verdict("Failed", "Failed", Failure("algo-2", 1, message=f"{fault}: x", fault=fault))
+    match = find_policy(Policies(faults={fault: answer}), failed, {})
+    earlier = []
+    for _ in range(3):
+        earlier.append(decide(failed, match, {"algo-1": "n1", "algo-2": "n2"}, earlier, 9))
+    assert [(attempt.blamed, attempt.excluded, attempt.answer) for attempt in earlier] == [((), (), answer)] * 3
