@@ -93,8 +93,7 @@ def layout(microbatches, peak):
     )
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["client", "alone"])
-def test_a_job_goes_on_with_ever_smaller_layouts(backend, machines, alone):
+def test_a_job_goes_on_with_ever_smaller_layouts(backend, machines):
     Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
     Path("train.py").write_text(LAYOUTS)
     estimator = PyTorch(
@@ -104,9 +103,8 @@ def test_a_job_goes_on_with_ever_smaller_layouts(backend, machines, alone):
         environment={"OMP_NUM_THREADS": "1"},
         fault_policies={"out_of_memory": "restart"},
         max_retry_attempts=3,
-        **({"retry_without_client": True} if alone else {}),
     )
-    plan = plan_request(estimator._asked(None), backend, "smaller-alone" if alone else "smaller")
+    plan = plan_request(estimator._asked(None), backend, "smaller")
     # As after a search, which measures the script.
     options = msgspec.structs.replace(plan.options, fault_policies={"out_of_memory": "replan"})
     answer = Answer(planned=layout(1, 90), layouts=(layout(2, 60), layout(4, 30)))

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from herringbone import Estimator, PyTorch
+from herringbone.backends.review.settings import unserved_answers
 from herringbone.controller import completion
 from herringbone.controller.retry import (
     Attempt,
@@ -157,6 +158,14 @@ def test_what_no_attempt_could_do_is_refused_at_plan(make, options, words):
     kind = "local" if "image_uri" in options else "local_process"
     with pytest.raises(UnsupportedError, match=words):
         make(instance_type=kind, max_retry_attempts=1, **entry, **options).plan()
+
+
+def test_a_layout_that_the_machines_do_not_hear_of_is_refused():
+    """The machines start their own copy of the plan, so the job had run out of memory until no attempt was left."""
+    plan = planned()
+    alone = msgspec.structs.replace(plan.options, retry_without_client=True)
+    assert "know one layout" in unserved_answers(msgspec.structs.replace(plan, options=alone))["fault_policies"]
+    assert unserved_answers(plan) == {}
 
 
 def test_an_answer_that_restarts_needs_attempts():
