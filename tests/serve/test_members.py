@@ -108,6 +108,12 @@ def test_a_request_becomes_an_estimator():
     assert channel.path == "/srv/s3/mine/data"
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_check_of_hosts_is_that_of_the_request(wanted):
+    translated = translate({**REQUEST, "InfraCheckConfig": {"EnableInfraCheck": wanted}}, SETTINGS)
+    assert keywords(translated)["enable_infra_check"] is wanted
+
+
 def test_images():
     mapping = Mapping(images={"*/mine:*": "mine:local"})
     uris = {

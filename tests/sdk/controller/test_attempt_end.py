@@ -1,13 +1,16 @@
 """The decision at the end of an attempt, and the order of its steps, without hosts."""
 
+from dataclasses import replace
+
 import pytest
 
 from herringbone.controller.attempt_end import Decision, decide_end, end_attempt, last_columns
+from herringbone.controller.attempts import Saved
 from herringbone.controller.hosts import Conclusion, Restart
-from herringbone.controller.retry import Attempt, Policies
+from herringbone.controller.retry import Attempt, Policies, announcement, with_progress
 from herringbone.controller.verdict import Verdict
 from herringbone.records.job_events import JobEvents
-from herringbone_contract.errors import HostError
+from herringbone_contract.errors import HostError, LaunchError
 from herringbone_contract.failure import Failure, taken_away
 
 MACHINES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
@@ -143,6 +146,46 @@ THE_END = ["release", "collect"]
 )
 def test_the_steps_of_an_end(hosts, conclusion, calls):
     assert (end_attempt(hosts), hosts.calls) == (conclusion, calls)
+
+
+UNHEALTHY = Verdict(
+    "Failed", "Failed", Failure("algo-2", message="unhealthy_host: algo-2: full", fault="unhealthy_host")
+)
+REPLACED = Attempt(1, MACHINES, why="unhealthy_host: algo-2: full", blamed=("n2",), excluded=("n2",))
+
+
+@pytest.mark.parametrize(
+    ("retries", "has_others", "answer", "earlier", "is_restarted"),
+    [
+        # A machine that cannot train costs none of the attempts that the user allows.
+        (0, True, "exclude_host", (), True),
+        (0, True, "exclude_host", (REPLACED, REPLACED), True),
+        (1, True, "exclude_host", (FIRST, REPLACED), True),
+        # There is no other machine, or another process decides.
+        (0, False, "exclude_host", (), False),
+        # The same machine would be taken again, and again.
+        (0, True, "restart", (), False),
+        (1, True, "restart", (), True),
+        (1, True, "fail", (), False),
+    ],
+)
+def test_a_machine_that_cannot_train_is_replaced(retries, has_others, answer, earlier, is_restarted):
+    hosts = Hosts(UNHEALTHY, retries=retries)
+    hosts.has_others, hosts.earlier, hosts.policies = has_others, earlier, Policies(faults={"unhealthy_host": answer})
+    assert (end_attempt(hosts) is Conclusion.RESTART) == is_restarted
+    # A fault of the script's attempts counts as before.
+    lost = Hosts(LOST, retries=retries)
+    lost.has_others, lost.earlier = has_others, (FIRST, *earlier)
+    assert end_attempt(lost) is Conclusion.FAILED
+
+
+def test_a_replaced_machine_is_announced_and_counts_as_no_attempt_without_progress():
+    line = announcement(REPLACED, 0, {"algo-1": "n1", "algo-2": "n3"})
+    assert line.startswith("attempt 2 of 2: unhealthy_host: algo-2: full; restarting on n1, n3, without n2 from now on")
+    saved = [replace(REPLACED, checkpoint="step-4", saved=7)] * 3
+    assert with_progress(REPLACED, Saved("step-4", 7), saved).checkpoint == "step-4"
+    with pytest.raises(LaunchError, match="no new step"):
+        with_progress(FIRST, Saved("step-4", 7), [replace(FIRST, checkpoint="step-4", saved=7)] * 3)
 
 
 def test_the_bill_of_a_job_with_a_price_is_told_before_its_end(tmp_path):
