@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from herringbone.backends.ssh.keepers.sealed import FrameStream, accept, connect
+from herringbone.backends.ssh.keepers.sealed import accept, connect
 from herringbone.backends.ssh.keepers.trees import receive_tree, send_tree
 from herringbone_contract.channel.session import SealError
 from herringbone_contract.errors import ArchiveError
@@ -128,16 +128,10 @@ def test_a_tree_arrives_whole_with_its_times_and_without_what_leads_outside(tmp_
     (target / "old").write_text("of an earlier fetch")
     stack, ours, outcome = pair()
     with stack:
-        stream = FrameStream(ours)
-
-        def send():
-            send_tree(base, "checkpoints", stream.file)
-            stream.finish()
-
-        sender = threading.Thread(target=send)
+        sender = threading.Thread(target=send_tree, args=(base, "checkpoints", ours))
         sender.start()
         receive_tree(
-            FrameStream(outcome["sealed"]).file,
+            outcome["sealed"],
             target,
             root=str(folder),
             shown="checkpoints",
@@ -160,7 +154,5 @@ def test_half_a_tree_replaces_nothing(tmp_path):
         ours.send(b"x" * 700)
         ours.close()
         with pytest.raises(ArchiveError):
-            receive_tree(
-                FrameStream(outcome["sealed"]).file, target, root="/", shown="checkpoints", refused=lambda *_: None
-            )
+            receive_tree(outcome["sealed"], target, root="/", shown="checkpoints")
     assert (target / "old").read_text() == "whole"

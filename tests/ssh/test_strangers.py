@@ -43,7 +43,7 @@ def keeper(config, tmp_path):  # noqa: F811
         keeper = Keeper(home, config, listener, lambda *_: None)
         thread = threading.Thread(target=keeper.run)
         thread.start()
-        yield config, listener.getsockname()[:2]
+        yield config.key.encode(), listener.getsockname()[:2]
         # It leaves a job that was forgotten.
         shutil.rmtree(folder)
         keeper.wake()
@@ -53,8 +53,8 @@ def keeper(config, tmp_path):  # noqa: F811
 class Peer:
     """The other machine of the job, which asks over a connection of its own."""
 
-    def __init__(self, config, address):
-        self.sealed = connect(address, config.key.encode(), me="a", peer="b", patience=30.0)
+    def __init__(self, key, address):
+        self.sealed = connect(address, key, me="a", peer="b", patience=30.0)
         self.sealed.send_message({"kind": "asks"})
 
     def asks(self, term=1):
@@ -76,8 +76,8 @@ def _descriptors():
 
 
 def test_a_stranger_costs_its_own_connection_alone(keeper):
-    config, address = keeper
-    peer, chance, before = Peer(config, address), random.Random(7), open_connections()
+    key, address = keeper
+    peer, chance, before = Peer(key, address), random.Random(7), open_connections()
     for _ in range(50):
         # Its challenge is all that a keeper says.
         assert garbage(address, chance).count(b"proof") == claim(address, chance).count(b"proof") == 0
@@ -85,7 +85,7 @@ def test_a_stranger_costs_its_own_connection_alone(keeper):
     # More than a process may hold open, or the system has room for: some of them are refused.
     with held(address, 300), held(address, 30, slowly=True):
         peer.asks()
-        second = Peer(config, address)
+        second = Peer(key, address)
         second.asks()
         second.sealed.close()
     wait_until(lambda: open_connections() <= before + 1, seconds=10)
@@ -94,7 +94,7 @@ def test_a_stranger_costs_its_own_connection_alone(keeper):
 
 
 def test_recorded_frames_of_a_machine_of_the_job_are_worth_nothing(keeper):
-    config, address = keeper
+    key, address = keeper
     recorded = []
     with socket.create_server(("127.0.0.1", 0)) as tap:
 
@@ -112,7 +112,7 @@ def test_recorded_frames_of_a_machine_of_the_job_are_worth_nothing(keeper):
 
         thread = threading.Thread(target=forward)
         thread.start()
-        peer = Peer(config, tap.getsockname()[:2])
+        peer = Peer(key, tap.getsockname()[:2])
         peer.asks()
         peer.sealed.close()
         thread.join()
@@ -120,6 +120,6 @@ def test_recorded_frames_of_a_machine_of_the_job_are_worth_nothing(keeper):
     assert b"proof" in data
     assert b'"probe"' in data
     assert b"proof" not in say(address, data)
-    honest = Peer(config, address)
+    honest = Peer(key, address)
     honest.asks()
     honest.sealed.close()

@@ -21,7 +21,13 @@ from herringbone.backends.ssh.attempts.current import (
 )
 from herringbone.backends.ssh.follow.monitor import JobMonitor
 from herringbone.backends.ssh.inspection.jobs import find_jobs
-from herringbone.backends.ssh.machines.inventory import Machine, MachinesBusyError, inventory_path, read_inventory
+from herringbone.backends.ssh.machines.inventory import (
+    Inventory,
+    Machine,
+    MachinesBusyError,
+    inventory_path,
+    read_inventory,
+)
 from herringbone.backends.ssh.review import planned_machines, retried_by, review
 from herringbone.backends.ssh.running import KILL_SECONDS, RunningJobs
 from herringbone.backends.ssh.start.claims import Granted
@@ -121,7 +127,7 @@ class SshBackend(RunningJobs):
     ) -> Submission:
         return Submission(
             plan,
-            read_inventory(inventory_path(plan)),
+            self._inventory(plan),
             self._transport,
             scratch=self._home.cache / "code",
             environ=self._environ,
@@ -129,6 +135,10 @@ class SshBackend(RunningJobs):
             next_attempt=next_attempt,
             granted=granted,
         )
+
+    def _inventory(self, plan: JobPlan) -> Inventory:
+        """Return the machines of which a job may have some."""
+        return read_inventory(inventory_path(plan))
 
     def _run(self, plan: JobPlan, submission: Submission) -> None:
         """Start the hosts, and write into the row where they run."""

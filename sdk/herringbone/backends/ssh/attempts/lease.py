@@ -169,7 +169,8 @@ class Member:
                     self.committed = ask.entry
             if ask.echo is not None:
                 self.permit = max(self.permit, ask.echo + self.seconds)
-        return self._answer(now, granted=granted)
+        term, entry = self._highest_term, self.entry
+        return Answer(granted=granted, term=term, clock=now, entry=entry, runs=self.runs, wish=self.wish)
 
     def take(self, member: str, ask: Ask, answer: Answer, *, sent: float, now: float) -> None:
         """Take a machine's answer to an ask that was sent at `sent`."""
@@ -250,27 +251,10 @@ class Member:
             and now < self.permit
         )
 
-    def _answer(self, now: float, *, granted: bool) -> Answer:
-        return Answer(
-            granted=granted,
-            term=self._highest_term,
-            clock=now,
-            entry=self.entry,
-            runs=self.runs,
-            wish=self.wish,
-        )
-
     def _ask(self, echo: float | None) -> Ask:
         entry = self.entry if self.held_since is not None else None
-        committed = entry is not None and self.is_recorded
-        return Ask(
-            term=self.term,
-            candidate=self.name,
-            probe=self._prospects is not None,
-            entry=entry,
-            committed=committed,
-            echo=echo,
-        )
+        committed, probe = entry is not None and self.is_recorded, self._prospects is not None
+        return Ask(term=self.term, candidate=self.name, probe=probe, entry=entry, committed=committed, echo=echo)
 
     def _stand(self, now: float) -> None:
         """Begin a bid in earnest, if this machine's own vote is free."""

@@ -28,7 +28,7 @@ from herringbone.backends.ssh.finish.retry import RestartableHosts, merge_checkp
 from herringbone.backends.ssh.keepers.keeper import Keeper, complain
 from herringbone.backends.ssh.keepers.transport import KeeperTransport
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine
-from herringbone.backends.ssh.start.submission import NextAttempt, Submission
+from herringbone.backends.ssh.start.submission import NextAttempt
 from herringbone.controller.attempt_end import last_columns
 from herringbone.controller.permit import lasting_clock
 from herringbone.controller.retry import Attempt, announced, excluded_machines
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from herringbone.backends.ssh.attempts.lease import Member
     from herringbone.backends.ssh.follow.monitor import JobMonitor
     from herringbone.backends.ssh.keepers.sealed import Sealed
-    from herringbone.backends.ssh.start.claims import Granted
 
 _PAUSE_SECONDS = 0.1
 # Between two looks for machines that are missing for the next attempt.
@@ -119,7 +118,7 @@ class HolderBackend(SshBackend):
         self.tenure, config = tenure, tenure.config
         folder = tenure.keeper.home.job(config.job).path / "keeper"
         shutil.rmtree(folder, ignore_errors=True)
-        super().__init__(Home(folder), KeeperTransport(tenure.open))
+        super().__init__(Home(folder), KeeperTransport(tenure.open), environ={})
         self._home.make()
         self._home.job(config.job).logs.mkdir(parents=True)
         # The machines have the data: no attempt sends any.
@@ -158,20 +157,8 @@ class HolderBackend(SshBackend):
         if self._index.get(name).status == IN_PROGRESS and all(row["status"] == IN_PROGRESS for row in rows):
             self.stop(name)
 
-    def _submission(
-        self, plan: JobPlan, *, next_attempt: NextAttempt | None = None, granted: Granted | None = None
-    ) -> Submission:
-        config = self.tenure.config
-        return Submission(
-            plan,
-            Inventory(machines=tuple(config.machines.values()), shared=config.shared),
-            self._transport,
-            scratch=self._home.cache / "code",
-            environ={},
-            find=self._find,
-            next_attempt=next_attempt,
-            granted=granted,
-        )
+    def _inventory(self, plan: JobPlan) -> Inventory:  # noqa: ARG002 - the job's own machines
+        return Inventory(machines=tuple(self.tenure.config.machines.values()), shared=self.tenure.config.shared)
 
     def _ended_hosts(self, record: JobRecord, plan: JobPlan, monitor: JobMonitor) -> RestartableHosts:
         hosts = HolderHosts(record, plan, monitor.states, self._transport, self._home, self._submission)

@@ -35,7 +35,7 @@ from herringbone.backends.ssh.agent.process_host import permit_file
 from herringbone.backends.ssh.attempts.current import split_attempt
 from herringbone.backends.ssh.attempts.lease import PULSES, STOP, TAKE_OVER, Answer, Ask, Entry, Member, is_quorum
 from herringbone.backends.ssh.keepers.gate import KeeperConfig, check_request, complete_start, is_of_job
-from herringbone.backends.ssh.keepers.sealed import PIECE_BYTES, FrameStream, Sealed, accept, connect
+from herringbone.backends.ssh.keepers.sealed import PIECE_BYTES, Sealed, accept, connect
 from herringbone.backends.ssh.keepers.transport import LOST
 from herringbone.backends.ssh.keepers.trees import receive_tree, send_tree
 from herringbone.controller.permit import lasting_clock, write_permit
@@ -278,12 +278,9 @@ class Keeper:
             elif hello["kind"] == "give":
                 base, inside = self._inside_job(hello["path"])
                 sealed.send_message({"root": str(base / inside)})
-                stream = FrameStream(sealed)
-                send_tree(base, inside, stream.file)
-                stream.finish()
+                send_tree(base, inside, sealed)
             elif hello["kind"] == "take":
-                stream = FrameStream(sealed)
-                receive_tree(stream.file, self._upload(hello["path"]), root="/", shown="files", refused=lambda *_: None)
+                receive_tree(sealed, self._upload(hello["path"]), root="/", shown="files")
                 sealed.send_message({})
         except (*LOST, KeyError, TypeError, HerringboneError, msgspec.ValidationError, RecursionError):
             pass

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
 from herringbone.backends.ssh.agent.messages import Message, Unpacker
 from herringbone.backends.ssh.keepers.gate import bare_start
-from herringbone.backends.ssh.keepers.sealed import PIECE_BYTES, FrameStream, Sealed
+from herringbone.backends.ssh.keepers.sealed import PIECE_BYTES, Sealed
 from herringbone.backends.ssh.keepers.trees import receive_tree, send_tree
 from herringbone.backends.ssh.transport.connection import Connection
 from herringbone.backends.ssh.transport.protocol import Transport
@@ -47,27 +47,21 @@ class KeeperTransport(Transport["Machine"]):
         raise NotImplementedError("machines open no ports for each other")
 
     def send(self, machine: Machine, local: Path, remote: str) -> None:
-        def send(sealed: Sealed) -> None:
-            stream = FrameStream(sealed)
-            send_tree(local, "", stream.file)
-            stream.finish()
+        with self._copying(machine, {"kind": "take", "path": remote}) as sealed:
+            send_tree(local, "", sealed)
             # The machine answers when it has everything.
             sealed.receive_message()
 
-        self._copy(machine, {"kind": "take", "path": remote}, send)
-
     def fetch(self, machine: Machine, remote: str, local: Path, *, every_kind: bool = False) -> None:  # noqa: ARG002
-        def fetch(sealed: Sealed) -> None:
+        with self._copying(machine, {"kind": "give", "path": remote}) as sealed:
             root = sealed.receive_message()["root"]
-            shown = f"{machine.name}:{remote}"
-            receive_tree(FrameStream(sealed).file, local, root=root, shown=shown, refused=lambda *_: None)
+            receive_tree(sealed, local, root=root, shown=f"{machine.name}:{remote}")
 
-        self._copy(machine, {"kind": "give", "path": remote}, fetch)
-
-    def _copy(self, machine: Machine, request: Message, copy: Callable[[Sealed], None]) -> None:
+    @contextlib.contextmanager
+    def _copying(self, machine: Machine, request: Message) -> Iterator[Sealed]:
         sealed = self._open(machine.name, request)
         try:
-            copy(sealed)
+            yield sealed
         except (*LOST, HerringboneError) as error:
             raise HostError(f"{machine.name}: {request['path']} could not be copied: {error}") from error
         finally:

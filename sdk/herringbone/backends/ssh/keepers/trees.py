@@ -7,21 +7,21 @@ import tarfile
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import IO
 
-from herringbone.backends.ssh.keepers.sealed import PIECE_BYTES
+from herringbone.backends.ssh.keepers.sealed import PIECE_BYTES, FrameStream, Sealed
 from herringbone_contract import safe_tree
 from herringbone_contract.archives import unpack
 
 
-def send_tree(base: Path, inside: str, stream: IO[bytes]) -> None:
-    """Write the folder `inside` of `base` into a stream. No link is followed, neither to the folder nor below it.
+def send_tree(base: Path, inside: str, sealed: Sealed) -> None:
+    """Send the folder `inside` of `base`. No link is followed, neither to the folder nor below it.
 
     Raises `OSError`, also for a file that changes meanwhile.
     """
+    stream = FrameStream(sealed)
     with (
         safe_tree.folder(base, inside) as top,
-        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, bufsize=PIECE_BYTES) as tar,
+        tarfile.open(fileobj=stream.file, mode="w|", format=tarfile.PAX_FORMAT, bufsize=PIECE_BYTES) as tar,
     ):
         for entry in safe_tree.walk(top):
             member = tarfile.TarInfo(entry.name)
@@ -36,9 +36,12 @@ def send_tree(base: Path, inside: str, stream: IO[bytes]) -> None:
                 member.type = tarfile.DIRTYPE if entry.kind == "folder" else tarfile.SYMTYPE
                 member.linkname = entry.target
                 tar.addfile(member)
+    stream.finish()
 
 
-def receive_tree(stream: IO[bytes], into: Path, *, root: str, shown: str, refused: Callable[[str, str], None]) -> None:
+def receive_tree(
+    sealed: Sealed, into: Path, *, root: str, shown: str, refused: Callable[[str, str], None] = lambda *_: None
+) -> None:
     """Make the folder `into` equal to a sent one, completely or not at all.
 
     Links that lead outside and special files are left out; `refused` gets their names and the reasons. An absolute
@@ -47,6 +50,6 @@ def receive_tree(stream: IO[bytes], into: Path, *, root: str, shown: str, refuse
     partial = into.with_name(f".{into.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    unpack(stream, partial, shown=shown, root=root, refused=refused)
+    unpack(FrameStream(sealed).file, partial, shown=shown, root=root, refused=refused)
     shutil.rmtree(into, ignore_errors=True)
     partial.replace(into)
