@@ -67,6 +67,9 @@ def test_silent_machines_alone_are_never_given_up_and_a_blamed_one_alone_has_les
     silent = [HostState("algo-1", "gpu-1"), HostState("algo-2", "gpu-2")]
     assert outlived(silent, 1e6, heard=(), cut_off={"algo-1", "algo-2"}) == (set(), set())
     assert outlived([state(1), state(2)], 1e6, heard=(), cut_off=()) == (set(), set())
+    # A machine that does not know the job has nothing to wait for, and the silent one is lost after the patience.
+    forgotten = HostState("algo-1", "gpu-1", lost="no job", forgotten=True)
+    assert outlived([forgotten, HostState("algo-2", "gpu-2")], 5.0, heard=(), cut_off={"algo-2"}).lost == {"algo-2"}
     witness = state(1, "Failed", exit_code=1)
     witness.row["failure"] = lost_contact("algo-2").to_json()
     pair = [witness, silent[1]]

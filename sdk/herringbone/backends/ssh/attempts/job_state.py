@@ -51,6 +51,11 @@ class HostState:
         return self.row is not None and self.row["status"] in TERMINAL
 
     @property
+    def may_run(self) -> bool:
+        """Report whether the host may be running: it is not over, and its machine has not forgotten it."""
+        return not self.done and not self.forgotten
+
+    @property
     def ended(self) -> float:
         """Return the time of the host's end, by our clock."""
         return (self.row["ended"] or 0.0) - self.ahead if self.row is not None else 0.0
@@ -59,8 +64,7 @@ class HostState:
 def is_over(states: Sequence[HostState]) -> bool:
     """Report whether the job is over, so that no machine will report anything new."""
     # Without any answer at all the cause may be our own network, so silent machines alone end no job.
-    heard = any(state.done or state.forgotten for state in states)
-    return heard and all(state.done or state.lost for state in states)
+    return any(not state.may_run for state in states) and all(state.done or state.lost for state in states)
 
 
 def ended_at(states: Sequence[HostState], now: float) -> float:
@@ -84,7 +88,7 @@ def outlived(
 
     The machines of `heard` have answered since, and those of `cut_off` have no connection.
     """
-    living = {state.host for state in states if not state.done}
+    living = {state.host for state in states if state.may_run}
     # Silent machines alone are never lost: without any answer the cause may be our own network.
     if len(living) in (0, len(states)):
         return Outlived()

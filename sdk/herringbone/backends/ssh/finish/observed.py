@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.ssh.attempts.current import CurrentAttempt, attempt_name, split_attempt
+from herringbone.backends.ssh.attempts.current import CurrentAttempt, split_attempt
 from herringbone.backends.ssh.attempts.lease import is_quorum
 from herringbone.backends.ssh.finish.retry import RestartableHosts
 from herringbone.backends.ssh.transport.protocol import ask_each
@@ -62,8 +62,10 @@ class ObservedHosts(RestartableHosts):
         value = {} if newest is None else newest["value"]
         newer = msgspec.convert(value["attempt"], CurrentAttempt) if value else self._attempt
         latest = split_attempt(newer.name)[1]
-        # Machines agree on an attempt before they can start it.
-        if latest > number + 1 or (latest > number and any(newer.name in answer["known"] for answer in known)):
+        # Machines agree on an attempt before they start it, which takes a while.
+        told = [answers[name].get("known", ()) for name in newer.machine_names.values() if answers.get(name)]
+        has_begun = bool(told) and all(newer.name in names for names in told)
+        if latest > number + 1 or (latest > number and has_begun):
             self._follow(newer, number)
         elif value.get("over"):
             self._over, self.retries = value["over"], 0
@@ -110,7 +112,7 @@ class ObservedHosts(RestartableHosts):
         # Before the log of the next attempt: it follows this one's in the file here.
         self.logs()
         machines = {host: self._attempt.members[name] for host, name in names.items()}
-        self._record_attempt(attempt_name(self.job, number + 1), newer.failed[number - 1], machines)
+        self._record_attempt(newer.failed[number - 1], machines)
 
     def _is_left_to_us(self, answers: dict[str, dict[str, Any]], newest: dict[str, Any] | None) -> bool:
         """Report whether the machines do not go on, and ranks of machines that are cut off have ended.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,17 +87,26 @@ class RestartableHosts(MachineHosts):
 
     def _start_attempt(self, failed: Attempt, checkpoints: Path | None) -> None:
         """Start the attempt after `failed`, with these checkpoints, and record it."""
-        name = attempt_name(self.job, failed.number + 1)
+        self._record_attempt(failed, self._start_hosts(failed, checkpoints))
+
+    def _start_hosts(
+        self, failed: Attempt, checkpoints: Path | None, agree: Callable[[Mapping[str, Machine]], None] = lambda _: None
+    ) -> dict[str, Machine]:
+        """Start the hosts of the attempt after `failed`, and return their machines, with which `agree` is called."""
         started = self._submission(
             self._next_plan(failed),
             next_attempt=NextAttempt(
-                name=name, code=self._code(), checkpoints=checkpoints, unavailable=self._unavailable(failed)
+                name=attempt_name(self.job, failed.number + 1),
+                code=self._code(),
+                checkpoints=checkpoints,
+                unavailable=self._unavailable(failed),
+                agree=agree,
             ),
         ).run()
         # Whoever follows the new attempt finds its machines in the index and opens connections of its own.
         for _, connection in started.values():
             connection.close()
-        self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()})
+        return {host: machine for host, (machine, _) in started.items()}
 
     def _next_plan(self, failed: Attempt) -> JobPlan:
         """Return the plan with its next layout, and the rest of `max_run`, which limits all attempts together."""
@@ -162,8 +172,9 @@ class RestartableHosts(MachineHosts):
             shutil.rmtree(target, ignore_errors=True)
             fetched.replace(target)
 
-    def _record_attempt(self, name: str, failed: Attempt, machines: dict[str, Machine]) -> None:
-        """Write the new attempt into the log and the index."""
+    def _record_attempt(self, failed: Attempt, machines: dict[str, Machine]) -> None:
+        """Write the attempt after `failed` into the log and the index."""
+        name = attempt_name(self.job, failed.number + 1)
         machine_names = {host: machine.name for host, machine in machines.items()}
         failed = announced(failed, self.retries, machine_names)
         # In the first host's log only: the merged log of the job would repeat it otherwise.

@@ -261,7 +261,7 @@ class JobMonitor:
 
     def _give_up(self, now: float) -> None:
         """End what outlives the other hosts, and stop waiting for machines that stay silent, as `outlived` decides."""
-        living = [host for host in self.hosts.values() if not host.state.done]
+        living = [host for host in self.hosts.values() if host.state.may_run]
         if len(living) == len(self.hosts):
             return
         if self._first_end is None:

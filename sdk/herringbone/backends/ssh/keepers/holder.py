@@ -28,7 +28,6 @@ from herringbone.backends.ssh.finish.retry import RestartableHosts, merge_checkp
 from herringbone.backends.ssh.keepers.keeper import Keeper, complain
 from herringbone.backends.ssh.keepers.transport import KeeperTransport
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine
-from herringbone.backends.ssh.start.submission import NextAttempt
 from herringbone.controller.attempt_end import last_columns
 from herringbone.controller.permit import lasting_clock
 from herringbone.controller.retry import Attempt, announced, excluded_machines
@@ -199,13 +198,18 @@ class HolderHosts(RestartableHosts):
         self.tenure.record(len(self.earlier) + 2, {**self.tenure.value, "over": over})
         super().finish(verdict, model)
 
+    def _unavailable(self, failed: Attempt) -> dict[str, str]:
+        # Machines that were silent may be back.
+        return excluded_machines([*self.earlier, failed])
+
     def _start_attempt(self, failed: Attempt, checkpoints: Path | None) -> None:
-        name, agreed = attempt_name(self.job, failed.number + 1), dict[str, Machine]()
+        agreed = dict[str, Machine]()
 
         def agree(machines: Mapping[str, Machine]) -> None:
             told = announced(failed, self.retries, {host: machine.name for host, machine in machines.items()})
+            name, earlier = attempt_name(self.job, failed.number + 1), (*self.earlier, told)
             attempt = msgspec.structs.replace(
-                self._attempt, machines=dict(machines), name=name, failed=(*self.earlier, told), code_path=None
+                self._attempt, machines=dict(machines), name=name, failed=earlier, code_path=None
             )
             self.tenure.record(failed.number + 1, {"attempt": msgspec.to_builtins(attempt)})
             agreed.update(machines)
@@ -213,32 +217,19 @@ class HolderHosts(RestartableHosts):
 
         while not agreed:
             try:
-                started = self._submission(
-                    self._next_plan(failed),
-                    next_attempt=NextAttempt(
-                        name=name,
-                        code=self._code(),
-                        checkpoints=checkpoints,
-                        unavailable=excluded_machines([*self.earlier, failed]),
-                        agree=agree,
-                    ),
-                ).run()
-                for _, connection in started.values():
-                    connection.close()
+                self._start_hosts(failed, checkpoints, agree)
             except HerringboneError as error:
-                # After the agreement, the attempt is one that has failed: some of its hosts may run.
+                complain(error)
                 _ = self.tenure.value
+                # After the agreement, the attempt is one that has failed: some of its hosts may run.
                 if agreed:
                     break
-                if self.stopping:
-                    raise
-                if self.tenure.is_wished(TAKE_OVER):
-                    self.is_left = True
+                self.is_left = not self.stopping and self.tenure.is_wished(TAKE_OVER)
+                if self.stopping or self.is_left:
                     raise
                 # Machines that come back in time are waited for.
-                complain(error)
                 time.sleep(_PATIENT_SECONDS)
-        self._record_attempt(name, failed, agreed)
+        self._record_attempt(failed, agreed)
 
     def _fetch_all_checkpoints(self) -> Path | None:
         """Fetch the checkpoints of the newest attempt that left any, from all machines that can be reached.
