@@ -1,10 +1,12 @@
-"""Tests of a keeper with strangers at its port: each costs its own connection, and machines of the job are answered."""
+"""Tests of a keeper: strangers at its port cost their own connections, and a controller that stands still is ended."""
 
 import contextlib
 import os
 import random
 import shutil
+import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -16,7 +18,10 @@ from herringbone.backends.ssh.attempts.lease import Answer, Ask
 from herringbone.backends.ssh.keepers.keeper import Keeper
 from herringbone.backends.ssh.keepers.sealed import connect
 from herringbone.backends.ssh.machines.inventory import Machine
+from herringbone.controller.permit import lasting_clock
 from herringbone.records.home import Home
+from herringbone.records.index import JobIndex, JobRecord
+from herringbone.system.processes import identity
 from tests.waiting import wait_until
 
 from .strangers import claim, garbage, held, say
@@ -27,25 +32,33 @@ ANSWER_SECONDS = 5.0
 
 
 @pytest.fixture
-def keeper(config, tmp_path):  # noqa: F811
-    """A keeper that runs, and its address."""
-    home = Home(tmp_path / "work")
-    home.make()
-    (folder := home.job(config.job).path).mkdir(parents=True)
+def home(tmp_path):
+    (home := Home(tmp_path / "work")).make()
+    return home
+
+
+def keeper_of(settings, home, listener):
+    home.job(settings.job).path.mkdir(parents=True)
     machines = {name: Machine(name=name) for name in "ba"}
-    config = msgspec.structs.replace(
-        config,
+    settings = msgspec.structs.replace(
+        settings,
         machines=machines,
         addresses={"a": ("127.0.0.1", 1)},
-        attempt=msgspec.to_builtins(CurrentAttempt(machines=machines, name=config.job)),
+        attempt=msgspec.to_builtins(CurrentAttempt(machines=machines, name=settings.job)),
     )
+    return Keeper(home, settings, listener, lambda *_: None)
+
+
+@pytest.fixture
+def keeper(config, home):  # noqa: F811
+    """The key of a keeper that runs, and its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        keeper = Keeper(home, config, listener, lambda *_: None)
+        keeper = keeper_of(config, home, listener)
         thread = threading.Thread(target=keeper.run)
         thread.start()
         yield config.key.encode(), listener.getsockname()[:2]
         # It leaves a job that was forgotten.
-        shutil.rmtree(folder)
+        shutil.rmtree(home.job(config.job).path)
         keeper.wake()
         thread.join()
 
@@ -91,6 +104,20 @@ def test_a_stranger_costs_its_own_connection_alone(keeper):
     wait_until(lambda: open_connections() <= before + 1, seconds=10)
     peer.asks()
     peer.sealed.close()
+
+
+def test_a_controller_that_stands_still_is_ended_a_heartbeat_after_its_permit(config, home):  # noqa: F811
+    with subprocess.Popen(["sleep", "600"]) as process, socket.create_server(("127.0.0.1", 0)) as listener:
+        keeper = keeper_of(config, home, listener)
+        os.kill(process.pid, signal.SIGSTOP)
+        row = {"plan": "{}", "created": 1.0, "controller": str(identity(process.pid))}
+        JobIndex(home.index).add(JobRecord(name=config.job, backend="host", **row))
+        keeper._look()
+        assert process.poll() is None
+        with keeper.member() as member:
+            member.permit = lasting_clock() - config.margin
+        keeper._look()
+        assert process.wait(5) == -signal.SIGKILL
 
 
 def test_recorded_frames_of_a_machine_of_the_job_are_worth_nothing(keeper):
