@@ -7,6 +7,7 @@ pays for this module's imports at its start, so there are few.
 from __future__ import annotations
 
 import array
+import errno
 import json
 import socket
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 65_536
 # Standard output and error, with some room.
 _MAX_DESCRIPTORS = 4
+_CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 class WireError(Exception):
@@ -105,8 +107,11 @@ class Wire:
             )
         except (BlockingIOError, InterruptedError):
             return []
-        except ConnectionError:
-            # The other side was killed with our messages unread: the kernel reports a reset in place of an end.
+        except OSError as error:
+            # The other side was killed with our messages unread: the kernel reports a reset in place of an end. Where
+            # the link was cut it reports, after a while, that nothing was acknowledged.
+            if not isinstance(error, ConnectionError) and error.errno not in _CUT:
+                raise
             data, rights = b"", []
         if not data:
             raise EOFError

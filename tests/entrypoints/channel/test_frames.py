@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,3 +73,14 @@ def test_bytes_that_are_no_message_are_refused(pair: Pair, data: bytes) -> None:
     left.send(data)
     with pytest.raises(WireError):
         Wire(right, limit=100).receive()
+
+
+@pytest.mark.parametrize("number", [errno.ECONNRESET, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
+def test_a_cut_link_is_an_end_and_no_error_of_ours(number: int) -> None:
+    """`[Errno 110] Connection timed out` ended a supervisor, and with it a job that had attempts left."""
+
+    def recvmsg(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(EOFError):
+        Wire(SimpleNamespace(recvmsg=recvmsg)).receive()
