@@ -21,13 +21,7 @@ from herringbone.backends.ssh.attempts.current import (
 )
 from herringbone.backends.ssh.follow.monitor import JobMonitor
 from herringbone.backends.ssh.inspection.jobs import find_jobs
-from herringbone.backends.ssh.machines.inventory import (
-    Inventory,
-    Machine,
-    MachinesBusyError,
-    inventory_path,
-    read_inventory,
-)
+from herringbone.backends.ssh.machines.inventory import Machine, MachinesBusyError, inventory_path, read_inventory
 from herringbone.backends.ssh.review import planned_machines, retried_by, review
 from herringbone.backends.ssh.running import KILL_SECONDS, RunningJobs
 from herringbone.backends.ssh.start.claims import Granted
@@ -43,6 +37,7 @@ from herringbone.system.user_paths import home_folder
 from herringbone_contract.errors import HostError
 
 if TYPE_CHECKING:
+    from herringbone.backends.ssh.machines.inventory import Inventory
     from herringbone.engine.client import Engine
     from herringbone.plan.plan import JobPlan
 

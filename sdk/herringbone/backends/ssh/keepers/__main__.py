@@ -11,13 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-import msgspec
-
 from herringbone.backends.ssh.agent.host_facts import free_port
-from herringbone.backends.ssh.keepers.gate import KeeperConfig
-from herringbone.backends.ssh.keepers.holder import decide
-from herringbone.backends.ssh.keepers.keeper import Keeper
-from herringbone.records.home import Home
 
 
 def main() -> None:
@@ -28,6 +22,14 @@ def main() -> None:
     family = socket.AF_INET6 if both else socket.AF_INET
     with socket.create_server(("", port), family=family, dualstack_ipv6=both) as listener:
         print(port, flush=True)
+        # Imported here: the client waits for the port alone.
+        import msgspec
+
+        from herringbone.backends.ssh.keepers.gate import KeeperConfig
+        from herringbone.backends.ssh.keepers.holder import decide
+        from herringbone.backends.ssh.keepers.keeper import Keeper
+        from herringbone.records.home import Home
+
         # Without a config, the first attempt did not start.
         if text := sys.stdin.buffer.read():
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
