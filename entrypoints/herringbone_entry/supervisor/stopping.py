@@ -68,7 +68,7 @@ class HostStop:
             until = f"ranks stop at call {call} of should_stop, or after {host.stop_grace:g} s"
             self._context.log(f"asked to go ({self._why}): {until}")
         elif self._asked_at and host.is_first and not self._most:
-            unless = "without a checkpoint unless the script handles it: none of them has called should_stop"
+            unless = "without a checkpoint unless the script handles it: none of them asks should_stop"
             self._context.log(f"asked to go ({self._why}): ranks get SIGTERM, which ends them {unless}")
         self._ranks.stop(call)
 

@@ -51,7 +51,7 @@ def test_p10_every_rank_gets_sigterm_and_may_save(make_job, mpirun, kind: str, c
         assert float((job.root / f"stopped-{rank}").read_text()) - stopped < 1.0
         assert (job.root / f"saved-{rank}").exists()
     assert ended.failure is None
-    assert b"none of them has called should_stop" in ended.output
+    assert b"none of them asks should_stop" in ended.output
     assert job.survivors() == []
 
 
