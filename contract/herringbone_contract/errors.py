@@ -206,6 +206,21 @@ class IndexBusyError(ServiceError):
     transient = True
 
 
+class KubernetesError(ServiceError):
+    """A cluster's API server does not answer, or refuses a request; `status` is HTTP's, None without an answer.
+
+    To fix: Ask with kubectl and the same context: `kubectl auth can-i --list` shows what you may do there.
+    """
+
+    service = "Kubernetes"
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.transient = status is None or status == 429 or status >= 500
+        self.denied = status in (401, 403)
+
+
 class SlurmError(ServiceError):
     """Slurm's commands are missing, its controller does not answer, or it refuses a request.
 

@@ -67,7 +67,7 @@ class Estimator:
         entry_point: The script to run: a path inside `source_dir`, or a path of its own without `source_dir`.
         image_uri: The image of the job's containers.
         source_dir: The folder of the code, or a tar.gz of it. Its requirements.txt is installed at the start.
-        instance_type: The type of the hosts: local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION or ml.*.
+        instance_type: One of local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION, k8s:NAMESPACE, ml.*.
         instance_count: The number of hosts.
         hyperparameters: Settings of the script, which reads each as `--name value`.
         distribution: The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto".

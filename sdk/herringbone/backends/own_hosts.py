@@ -18,7 +18,7 @@ from herringbone.records.index import JobIndex
 from herringbone.records.job_events import held_seconds
 from herringbone.records.logs import FileLogs
 from herringbone.system.interrupt import OnInterrupt
-from herringbone_contract.errors import InputError, OptionError
+from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
@@ -51,6 +51,9 @@ class OwnHostsBackend(ABC):
 
     def request(self, plan: JobPlan) -> dict[str, Any] | None:  # noqa: ARG002 - no service is asked
         return None
+
+    def try_out(self, plan: JobPlan) -> None:  # noqa: ARG002 - no service is asked
+        raise UnsupportedError(f"--server: {self.name} has no server that tries a request; leave it out")
 
     def find(self, name: str, session: object = None) -> None:
         # Raises `JobNotFoundError`: nothing but the index knows jobs of own hosts.

@@ -19,12 +19,13 @@ _MODULES = {
     "slurm": "herringbone.backends.slurm.backend",
     "ssh": "herringbone.backends.ssh.backend",
     "sagemaker": "herringbone.backends.sagemaker.backend",
+    "kubernetes": "herringbone.backends.kubernetes.backend",
 }
 
 # instance_type -> name of the backend.
 _TYPES = {"local_process": "local_process", "local": "local", "local_gpu": "local"}
 # Prefix of the instance_type -> name of the backend. The rest names a machine type, a partition or an inventory file.
-_PREFIXES = {"ml.": "sagemaker", "slurm:": "slurm", "ssh:": "ssh"}
+_PREFIXES = {"ml.": "sagemaker", "slurm:": "slurm", "ssh:": "ssh", "k8s:": "kubernetes"}
 # Words that users try first, with the type that they mean.
 _ALIASES = {
     **dict.fromkeys(("docker", "container", "podman"), "local"),
@@ -32,6 +33,7 @@ _ALIASES = {
     **dict.fromkeys(("process", "processes", "cpu", "localhost", "local-process"), "local_process"),
     "ssh": "ssh:hosts.yaml, the inventory of your machines",
     "slurm": "slurm:PARTITION, as sinfo lists them",
+    **dict.fromkeys(("k8s", "kubernetes"), "k8s:NAMESPACE, of the cluster of your kubeconfig"),
 }
 # The types of EC2, such as m5.large; SageMaker writes ml. before them.
 _AWS_TYPE = re.compile(r"[a-z][a-z0-9-]*\d[a-z0-9-]*\.(?:nano|micro|small|medium|\d*x?large|metal)")
@@ -65,7 +67,7 @@ def _name_of(instance_type: str, setting: str) -> str:
         hint = f"; did you mean {near}?" if near else ""
         raise UnsupportedError(
             f"{setting} {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "
-            f"slurm:PARTITION, ssh:INVENTORY, ml.*{hint}"
+            f"slurm:PARTITION, ssh:INVENTORY, k8s:NAMESPACE, ml.*{hint}"
         )
     return name
 

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from herringbone.cli.commands import Decorated
 from herringbone.system.interrupt import CHOICES
-from herringbone_contract.errors import EngineError, HostError, ImageError, SlurmError
+from herringbone_contract.errors import EngineError, HostError, ImageError, KubernetesError, SlurmError
 from herringbone_contract.masking import printable
 
 # 2 is the code of mistakes in most commands. 130 is the shell's code for a program that SIGINT ended: 128 + 2.
@@ -39,7 +39,7 @@ def nothing_started() -> Iterator[None]:
     """
     try:
         yield
-    except (EngineError, HostError, ImageError, SlurmError) as error:
+    except (EngineError, HostError, ImageError, KubernetesError, SlurmError) as error:
         if os.environ.get("HERRINGBONE_DEBUG"):
             raise
         complain(f"herringbone: {error}")

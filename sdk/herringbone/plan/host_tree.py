@@ -26,10 +26,14 @@ def write_config(
     plan: JobPlan, host: HostPlan, paths: Paths, *, hyperparameters: dict[str, str], interface: str
 ) -> None:
     """Write the files of `input/config`; `interface` is the name of the network interface on the host."""
-    channels = channels_of(plan, host)
     write_json(paths.hyperparameters, hyperparameters)
-    write_json(paths.input_data_config, {channel.name: _channel_config(channel, plan) for channel in channels})
-    write_json(paths.resource_config, _resource_config(plan, host, interface).to_json())
+    write_json(paths.input_data_config, channel_configs(plan, host))
+    write_json(paths.resource_config, resource_config_of(plan, host, interface))
+
+
+def channel_configs(plan: JobPlan, host: HostPlan) -> dict[str, dict[str, str]]:
+    """Return the content of inputdataconfig.json."""
+    return {channel.name: _channel_config(channel, plan) for channel in channels_of(plan, host)}
 
 
 def channels_of(plan: JobPlan, host: HostPlan) -> list[Channel]:
@@ -69,10 +73,11 @@ def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
     return config
 
 
-def _resource_config(plan: JobPlan, host: HostPlan, interface: str) -> ResourceConfig:
+def resource_config_of(plan: JobPlan, host: HostPlan, interface: str) -> dict[str, Any]:
+    """Return the content of resourceconfig.json."""
     # Each group has one instance type, so any of its hosts tells it.
     types = {member.group: member.instance_type for member in plan.hosts}
-    return ResourceConfig(
+    config = ResourceConfig(
         current_host=host.name,
         hosts=tuple(member.name for member in plan.hosts),
         current_instance_type=host.instance_type,
@@ -83,3 +88,4 @@ def _resource_config(plan: JobPlan, host: HostPlan, interface: str) -> ResourceC
         ),
         network_interface=interface,
     )
+    return config.to_json()

@@ -39,6 +39,11 @@ def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bo
     rows += _code_rows(plan) + _folder_rows(plan) + _setting_rows(plan, verbose=verbose)
     if plan.get("request") and "script" in plan["request"]:
         rows += [("batch script", line) for line in plan["request"]["script"].splitlines()]
+    if plan.get("request") and "objects" in plan["request"]:
+        # Imported here: most plans have none.
+        from herringbone.show.manifests import manifest_lines
+
+        rows += [("objects", line) for line in manifest_lines(plan["request"]["objects"])]
     if plan.get("request") and plan["request"].get("retried_by"):
         rows.append(("retried by", plan["request"]["retried_by"]))
     rows += _limit_rows(plan)

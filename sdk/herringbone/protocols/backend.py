@@ -97,6 +97,12 @@ class Backend(Protocol):
         Reads nothing but the plan and the files that it names.
         """
 
+    def try_out(self, plan: JobPlan) -> None:
+        """Have the service try the request without creating anything. Raises its error for a request that it refuses.
+
+        Raises `UnsupportedError` where no service can try one.
+        """
+
     def submit(self, plan: JobPlan) -> None:
         """Start the job and return without waiting; after an error nothing is left behind."""
 

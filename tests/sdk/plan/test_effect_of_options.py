@@ -40,6 +40,7 @@ ASKING = {
     "volume_size": 100,
     "extra_request": {"A": 1},
     "slurm": {"account": "a"},
+    "kubernetes": {"cpu": 2},
     "instance_placement_config": {"A": 1},
     "subnets": ["a"],
     "security_group_ids": ["b"],

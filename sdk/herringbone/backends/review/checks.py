@@ -50,6 +50,7 @@ UNUSED = (
         "retry_without_client",
         "extra_request",
         "slurm",
+        "kubernetes",
     ),
 )
 

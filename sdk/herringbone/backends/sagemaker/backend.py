@@ -83,6 +83,9 @@ class SageMakerBackend(SubmittedJobs):
     def request(self, plan: JobPlan) -> dict[str, Any]:
         return training_job_request(plan, AccountNames())
 
+    def try_out(self, plan: JobPlan) -> None:  # noqa: ARG002
+        raise UnsupportedError("--server: SageMaker cannot try a request; `plan` checks it by the service's own model")
+
     def submit(self, plan: JobPlan) -> None:
         session = AwsSession.of(plan.options.sagemaker_session)
         Submission(plan, session, home=self._home, progress=self._progress).run(self.name, self._check)

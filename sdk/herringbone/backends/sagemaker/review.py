@@ -32,7 +32,7 @@ _NAME = "sagemaker"
 MAX_CHANNELS = 20
 # SageMaker starts the containers itself, and an `image_uri` names the image, so these options have no effect.
 _VERSIONS = ("framework_version", "py_version")
-_UNUSED = (*_VERSIONS, "shm_size", "slurm", "priority", "retry_without_client")
+_UNUSED = (*_VERSIONS, "shm_size", "slurm", "kubernetes", "priority", "retry_without_client")
 _REFUSED = {
     "idle_timeout": "no controller of ours runs there, which could stop the job; set max_run, or max_cost",
     "log_policies": "SageMaker retries a job after errors of its own only (max_retry_attempts)",

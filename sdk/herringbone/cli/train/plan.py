@@ -18,11 +18,12 @@ from herringbone_contract.errors import UnsupportedError
 @job_flags
 @measure_flags
 @click.option("--verbose", "-v", is_flag=True, help="show internal hyperparameters, too")
+@click.option("--server", is_flag=True, help="let the service try the request; nothing is created (k8s:)")
 @json_option("the plan as JSON")
 @click.pass_obj
 @nothing_started()
 def command(
-    script_arguments: list[str], /, verbose: bool, as_json: bool, measuring: dict[str, Any], **flags: Any
+    script_arguments: list[str], /, verbose: bool, server: bool, as_json: bool, measuring: dict[str, Any], **flags: Any
 ) -> int:
     measures = read_measures(measuring)
     request = JobFlags(script_arguments=script_arguments, measures=measures.base is not None, **flags)
@@ -38,11 +39,18 @@ def command(
         if not as_json:
             show_prediction(None, others, measures.titles)
         raise
+    if server:
+        # Imported here: backends are imported when a job needs one.
+        from herringbone.backends.registry import backend_named
+
+        backend_named(plan.backend).try_out(plan)
     if as_json:
         from msgspec import to_builtins
 
         print(json.dumps({**plan.to_dict(), **to_builtins(others)}))
         return 0
     print(plan.text(verbose=verbose))
+    if server:
+        print(f"{'server:':<18} the service accepts the request; nothing was created")
     show_prediction(plan.prediction, others, measures.titles)
     return 0

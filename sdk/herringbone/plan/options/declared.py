@@ -5,7 +5,7 @@ and checks are in `herringbone.plan.options.typed`. `options_reference` reads th
 options. Each class is a section of that page, and its first line is the section's title.
 
 The text below a name is its documentation. It may end in `Unit: U.` and in `Backends: A, B.`, which lists the backends
-that use the option: local_process, local (local_gpu, too), ssh, slurm and ml. All of them do where there is no list.
+that use the option: local_process, local (local_gpu, too), ssh, slurm, k8s and ml. All do where there is no list.
 
 The classes at the end exist because a type checker refuses a name that is both an argument of its own in a signature
 and a key of that signature's `**options`.
@@ -19,6 +19,7 @@ from typing import Any, Literal, TypedDict
 
 from herringbone.plan.git import GitConfig
 from herringbone.plan.notify import Notify
+from herringbone.plan.options.kubernetes import KubernetesSettings
 from herringbone.plan.options.slurm import SlurmSettings
 from herringbone.plan.options.typed import (
     InputMode,
@@ -45,7 +46,7 @@ class StrategyArguments(TypedDict, total=False):
     """The image, and the strategy that spreads the training"""
 
     image_uri: str | None
-    """The image of the job's containers. Backends: local, ssh, slurm, ml."""
+    """The image of the job's containers. Backends: local, ssh, slurm, k8s, ml."""
     distribution: Mapping[str, Any] | str | None
     """The strategy that starts the ranks: a dict, a name such as "torch_distributed", or "auto"."""
 
@@ -81,7 +82,7 @@ class HostArguments(TypedDict, total=False):
     """The hosts"""
 
     instance_type: str | None
-    """The type of the hosts: local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION or ml.*."""
+    """One of local_process, local, local_gpu, ssh:INVENTORY, slurm:PARTITION, k8s:NAMESPACE, ml.*."""
     instance_count: int | None
     """The number of hosts. Unit: hosts."""
 
@@ -98,13 +99,14 @@ class TimeOptions(TypedDict, total=False):
 Unit: seconds. Backends: local_process, local, ssh, ml."""
     gpus: int | None
     """How many GPUs each host takes for itself. None is all visible ones on local_gpu, all on ssh, no claim on \
-local_process. Unit: GPUs. Backends: local_process, local, ssh."""
+local_process. Unit: GPUs. Backends: local_process, local, ssh, k8s."""
     priority: int | None
     """The job's rank in a line: larger numbers go first, from -100 to 100. Backends: local_process, local, ssh."""
     use_spot_instances: bool | None
     """Train on spare instances, which cost less and may be taken away; needs `max_wait`. Backends: ml."""
     max_retry_attempts: int | None
-    """How often a failed job starts again, from its checkpoints. Unit: restarts."""
+    """How often a failed job starts again, from its checkpoints. Unit: restarts. \
+Backends: local_process, local, ssh, slurm, ml."""
     min_instance_count: int | None
     """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh."""
     retry_without_client: bool | None
@@ -119,9 +121,10 @@ Backends: ssh."""
     """The multiple of its median at which a loss counts as a spike; None looks for none."""
     idle_timeout: int | str | None
     """How long the job's GPUs, or its processors without any, may be unused before it is stopped. Unit: seconds. \
-Backends: local_process, local, ssh, slurm."""
+Backends: local_process, local, ssh, slurm, k8s."""
     max_cost: float | None
-    """The most that the job may cost: then it is stopped, and saves as at `herringbone stop`. Unit: dollars."""
+    """The most that the job may cost: then it is stopped, and saves as at `herringbone stop`. Unit: dollars. \
+Backends: local_process, local, ssh, slurm, ml."""
     dollars_per_hour: float | None
     """The price of a host, where neither AWS's list nor the inventory has it. Unit: dollars an hour."""
     log_policies: Mapping[str, LogAction] | None
@@ -159,14 +162,14 @@ class DataOptions(TypedDict, total=False):
     input_mode: InputMode | None
     """How channels arrive: as files, or streamed into FIFOs (`Pipe`, not on slurm)."""
     model_uri: str | None
-    """The address of a model to begin from, which becomes a channel."""
+    """The address of a model to begin from, which becomes a channel. Backends: local_process, local, ssh, slurm, ml."""
     model_channel_name: str | None
     """The name of that channel; needs `model_uri`."""
     checkpoint_s3_uri: str | None
     """The folder that keeps the job's checkpoints, for the next job, too: a path, or `s3://` (not on ssh)."""
     keep_checkpoints: Mapping[str, Any] | None
     """Of its checkpoints a job keeps `{"last": 3, "best": 2, "metric": "eval/loss", "objective_type": "Minimize"}`. \
-Backends: local_process, local, ssh, slurm."""
+Backends: local_process, local, ssh, slurm, k8s."""
     checkpoint_local_path: str | None
     """The script's folder of checkpoints, where that is not /opt/ml/checkpoints. Backends: ml."""
     output_path: str | None
@@ -176,7 +179,8 @@ Backends: local_process, local, ssh, slurm."""
     disable_output_compression: bool | None
     """Keep model and output as plain files, without packing them into a tar.gz."""
     tensorboard_output_config: TensorBoardOutputConfig | Mapping[str, Any] | None
-    """The folder that keeps TensorBoard's event files: a path as `s3_output_path`, or `s3://` on ml."""
+    """The folder that keeps TensorBoard's event files: a path as `s3_output_path`, or `s3://` on ml. \
+Backends: local_process, local, ssh, slurm, ml."""
 
 
 class CodeOptions(TypedDict, total=False):
@@ -197,9 +201,11 @@ class CodeOptions(TypedDict, total=False):
     container_arguments: Sequence[str] | None
     """The arguments of that program, as words. Backends: local, ml."""
     shm_size: int | str | None
-    """The size of /dev/shm in a container: a number, or text such as "2g". Unit: bytes. Backends: local, ssh."""
+    """The size of /dev/shm in a container: a number, or text such as "2g". Unit: bytes. Backends: local, ssh, k8s."""
     slurm: SlurmSettings | Mapping[str, Any] | None
     """The request to the cluster, such as `{"gres": "gpu:4"}`. Backends: slurm."""
+    kubernetes: KubernetesSettings | Mapping[str, Any] | None
+    """The request for each pod, such as `{"cpu": "8", "memory": "64Gi"}`. Backends: k8s."""
     bake_requirements: bool | None
     """Install requirements.txt once, into an image, and not at each start. Backends: local."""
     environment: Mapping[str, str] | None

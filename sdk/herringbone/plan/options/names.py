@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from herringbone_contract.errors import UnsupportedError
+
 # Names of SDK v1, with the names that SDK v2 (2020) gave to the same options.
 RENAMED = {
     "train_instance_count": "instance_count",
@@ -47,3 +49,15 @@ ESTIMATOR_ARGUMENTS = (
 HUGGING_FACE_VERSIONS = ("transformers_version", "pytorch_version", "tensorflow_version")
 # The class of an estimator -> further arguments in its signature.
 OWN_ARGUMENTS = {"TensorFlow": ("model_dir",), "HuggingFace": HUGGING_FACE_VERSIONS}
+
+
+def refuse_left_out(name: str, value: Any) -> None:
+    """Raise `UnsupportedError` for an option of SDK v2 that switches on a feature Herringbone does not have."""
+    off = LEFT_OUT[name]
+    # An old script that switches the feature off, or passes AWS's default on, asks for nothing.
+    if value is None or value is off or value == []:
+        return
+    raise UnsupportedError(
+        f"{name}: Herringbone does not have this feature, so a value other than {off!r} would be ignored in silence; "
+        f"remove {name} (on ml.*, extra_request takes members of the service's request under their names there)"
+    )

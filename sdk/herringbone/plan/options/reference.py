@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 from herringbone.plan.options import declared as options_dict
 from herringbone.plan.options.typed import InputMode, LogAction, Options, RepositoryAccess
 
-BACKENDS = ("local_process", "local", "ssh", "slurm", "ml")
+BACKENDS = ("local_process", "local", "ssh", "slurm", "k8s", "ml")
 _ALIASES = {"InputMode": InputMode, "LogAction": LogAction, "RepositoryAccess": RepositoryAccess}
 _SUFFIX = re.compile(r"(?: Unit: (?P<unit>[^.]*)\.)?(?: Backends: (?P<backends>[^.]*)\.)?$")
 _UNPACKED = re.compile(r"Unpack\[(\w+)\]")

@@ -20,13 +20,20 @@ from herringbone.plan.notify import Notify, check_notify, written_in_full
 from herringbone.plan.option_errors import explain, unknown_option
 from herringbone.plan.options.environment import check_environment
 from herringbone.plan.options.expressions import check_faults, check_metrics, check_policies
-from herringbone.plan.options.names import ESTIMATOR_ARGUMENTS, HUGGING_FACE_VERSIONS, LEFT_OUT, RENAMED
+from herringbone.plan.options.kubernetes import KubernetesSettings, check_kubernetes_settings
+from herringbone.plan.options.names import (
+    ESTIMATOR_ARGUMENTS,
+    HUGGING_FACE_VERSIONS,
+    LEFT_OUT,
+    RENAMED,
+    refuse_left_out,
+)
 from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
 from herringbone.plan.texts import check_texts
 from herringbone.system.times import parse_span
 from herringbone_contract.checkpoint.keeping import Keep
 from herringbone_contract.constants import HostVariable
-from herringbone_contract.errors import OptionError, UnsupportedError
+from herringbone_contract.errors import OptionError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # Ten years: a limit behind the calendar's end would fail the job's controller.
@@ -153,6 +160,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     container_arguments: Annotated[tuple[str, ...] | None, Member("AlgorithmSpecification.ContainerArguments")] = None
     shm_size: int | str | None = None
     slurm: SlurmSettings | None = None
+    kubernetes: KubernetesSettings | None = None
     bake_requirements: bool = False
     environment: Annotated[dict[str, str], Member("Environment")] = {}
     framework_version: str | None = None
@@ -210,6 +218,7 @@ _LEGAL: dict[str, tuple[str, ...]] = {
             ("metric_definitions", MetricDefinition),
             ("instance_groups", InstanceGroup),
             ("slurm", SlurmSettings),
+            ("kubernetes", KubernetesSettings),
             ("git_config", GitConfig),
             ("tensorboard_output_config", TensorBoardOutputConfig),
             ("keep_checkpoints", Keep),
@@ -245,7 +254,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     values: dict[str, Any] = {}
     for name, value in raw.items():
         if name in LEFT_OUT:
-            _refuse_left_out(name, value)
+            refuse_left_out(name, value)
         elif name in Options.__struct_fields__:
             # AWS's defaults are None, so None means that the option is not set.
             if value is not None:
@@ -275,6 +284,8 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         check_git_config(options.git_config)
     if options.slurm is not None:
         check_slurm_settings(options.slurm)
+    if options.kubernetes is not None:
+        check_kubernetes_settings(options.kubernetes)
     check_metrics([(metric.name, metric.regex) for metric in options.metric_definitions])
     check_policies(options.log_policies)
     check_faults(options.fault_policies)
@@ -350,17 +361,6 @@ def changed_options(options: Options) -> dict[str, Any]:
     plain = msgspec.to_builtins(msgspec.structs.replace(options, sagemaker_session=None))
     assert isinstance(plain, dict)
     return plain
-
-
-def _refuse_left_out(name: str, value: Any) -> None:
-    off = LEFT_OUT[name]
-    # An old script that switches the feature off, or passes AWS's default on, asks for nothing.
-    if value is None or value is off or value == []:
-        return
-    raise UnsupportedError(
-        f"{name}: Herringbone does not have this feature, so a value other than {off!r} would be ignored in silence; "
-        f"remove {name} (on ml.*, extra_request takes members of the service's request under their names there)"
-    )
 
 
 def _check_together(options: Options) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from herringbone import Estimator, Framework, MXNet, PyTorch, TensorFlow
 from herringbone.backends.docker import review as docker
+from herringbone.backends.kubernetes import review as kubernetes
 from herringbone.backends.process import review as process
 from herringbone.backends.review.checks import OF_LINES, REFUSED, UNUSED
 from herringbone.backends.sagemaker import review as sagemaker
@@ -75,7 +76,7 @@ def test_every_argument_has_one_row_with_a_sentence():
         None,
         "bytes",
         'The size of /dev/shm in a container: a number, or text such as "2g".',
-        ("local", "ssh"),
+        ("local", "ssh", "k8s"),
         "The code and its environment",
     )
 
@@ -125,6 +126,11 @@ def _kinds(hint):
             ssh._REFUSED,
         ),
         ("slurm", {*UNUSED, *slurm._UNUSED, *HUGGING_FACE_VERSIONS} - set(slurm._USED), slurm._REFUSED),
+        (
+            "k8s",
+            {*UNUSED, *kubernetes._UNUSED, *HUGGING_FACE_VERSIONS} - set(kubernetes._USED),
+            kubernetes._REFUSED,
+        ),
         ("ml", (*sagemaker._UNUSED, *HUGGING_FACE_VERSIONS), sagemaker._REFUSED),
     ],
 )

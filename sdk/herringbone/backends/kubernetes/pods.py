@@ -1,0 +1,284 @@
+"""The pod of one host: its volumes, its container, and the program that starts the supervisor in it. Pure.
+
+    Secret   /herringbone/job      the private line, the contract's files, code and small channels
+    memory   /herringbone/run      the FIFO of the private line, through which requests of clients come, too
+    claims   /opt/ml/...           channels, checkpoints and the host's results
+
+The container has no capabilities and runs as a user without a name. No secret is in its variables or arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from herringbone.backends.kubernetes.claims import Place, is_claim, parse_place
+from herringbone.backends.kubernetes.names import ObjectNames, settings_of
+from herringbone.plan.options.typed import size_in_bytes
+from herringbone.plan.plan import HostPlan, JobPlan
+from herringbone_contract.constants import HostVariable
+
+CONTROL_PORT = 7590
+CONTAINER = "host"
+# The exit code of a host whose `max_run` is over: that of the program `timeout`.
+TIME_IS_OVER = 124
+USER = 1000
+# Where the files of the Secret are in a pod.
+JOB_FOLDER = "/herringbone/job"
+_RUN, _CLAIMS = "/herringbone/run", "/herringbone/claims"
+# $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job. The
+# FIFO stays open for writing, so it never ends: the kubelet is the lifeline of a pod. The supervisor's failure is the
+# container's message, which its status keeps.
+_PROGRAM = f"""\
+umask 077
+host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
+mkdir -p input/config input/data code model output/data checkpoints
+cp {JOB_FOLDER}/hyperparameters.json input/config/
+cp {JOB_FOLDER}/$2.inputdataconfig.json input/config/inputdataconfig.json
+sed "s/@HOST@/$host/" {JOB_FOLDER}/$2.resourceconfig.json >input/config/resourceconfig.json
+for archive in {JOB_FOLDER}/channel.*.tar.gz; do
+    [ -e "$archive" ] || continue
+    name=${{archive#{JOB_FOLDER}/channel.}}
+    mkdir -p "input/data/${{name%.tar.gz}}"
+    tar -xzf "$archive" -C "input/data/${{name%.tar.gz}}"
+done
+mkfifo {_RUN}/line
+exec 3<>{_RUN}/line
+cat {JOB_FOLDER}/private.json >&3 &
+cd code
+trap 'kill -TERM $supervisor' TERM
+train </dev/null &
+supervisor=$!
+(sleep "$1" && touch {_RUN}/over && kill -TERM $supervisor) &
+code=0
+wait $supervisor || code=$?
+while kill -0 $supervisor 2>/dev/null; do code=0; wait $supervisor || code=$?; done
+[ ! -e {_RUN}/over ] || code={TIME_IS_OVER}
+[ ! -e /opt/ml/output/failure.json ] || head -c 4000 /opt/ml/output/failure.json >/dev/termination-log
+exit $code
+"""
+_RESTRICTED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+# A node that is away keeps its pods this long. Without them Kubernetes waits for 300 s.
+_AWAY_SECONDS = 30
+_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+# After the grace of the ranks, the supervisor packs up.
+_MARGIN_SECONDS = 10
+
+
+class PodContext(NamedTuple):
+    """Values of the pods that are not in the plan.
+
+    `owner` is the uid of the job's ConfigMap, `${UID}` in a plan. `excluded` are nodes that no pod may use. `grace` is
+    in seconds. `passed_on` are settings of the supervisor.
+    """
+
+    names: ObjectNames
+    namespace: str
+    owner: str = "${UID}"
+    excluded: tuple[str, ...] = ()
+    grace: float = 110.0
+    passed_on: Mapping[str, str] = {}
+
+
+class _Claims(NamedTuple):
+    """The claims of a pod, and where they are mounted in the container; `made` are folders that may not exist yet."""
+
+    volumes: list[dict[str, Any]]
+    mounts: list[dict[str, Any]]
+    made: list[str]
+
+
+def pod_template(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, Any]:
+    """Return the template of one host's pod; with None, that of all pods of an indexed Job."""
+    names, settings = context.names, settings_of(plan)
+    annotations = {"annotations": settings.annotations} if settings.annotations else {}
+    labels = {**settings.labels, **names.labels("host", None if host is None else host.name)}
+    return {"metadata": {"labels": labels, **annotations}, "spec": pod_spec(plan, host, context)}
+
+
+def pod_spec(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, Any]:
+    settings, claims = settings_of(plan), _claims_of(plan, host)
+    volumes: list[dict[str, Any]] = [
+        {"name": "job", "secret": {"secretName": context.names.hosts, "defaultMode": 0o400}},
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "ml", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", **_shm_limit(plan)}},
+        *claims.volumes,
+    ]
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": round(context.grace) + _MARGIN_SECONDS,
+        "securityContext": security_context(),
+        "tolerations": tolerations_of(plan),
+        "containers": [_container(plan, host, context, claims.mounts)],
+        "volumes": volumes,
+    }
+    if host is not None:
+        spec |= {"hostname": host.name, "subdomain": context.names.hosts}
+    if claims.made:
+        spec["initContainers"] = [_folder_maker(plan, claims)]
+    if settings.node_selector:
+        spec["nodeSelector"] = settings.node_selector
+    if context.excluded:
+        spec["affinity"] = _away_from(context.excluded)
+    if settings.priority_class is not None:
+        spec["priorityClassName"] = settings.priority_class
+    if settings.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    return spec
+
+
+def security_context() -> dict[str, Any]:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        # The Secret's files belong to root; this group may read them.
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def tolerations_of(plan: JobPlan) -> list[dict[str, Any]]:
+    own = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _AWAY_SECONDS} for key in _TAINTS
+    ]
+    given = [
+        {
+            "operator": each.operator,
+            **({"key": each.key} if each.key is not None else {}),
+            **({"value": each.value} if each.value is not None else {}),
+            **({"effect": each.effect} if each.effect is not None else {}),
+            **({"tolerationSeconds": each.seconds} if each.seconds is not None else {}),
+        }
+        for each in settings_of(plan).tolerations
+    ]
+    # Kubernetes takes the first that matches.
+    return given + own
+
+
+def group_number(plan: JobPlan, group: str) -> str:
+    """Return the beginning of the names of a group's files in the Secret."""
+    return f"g{list(dict.fromkeys(host.group for host in plan.hosts)).index(group)}"
+
+
+def _container(
+    plan: JobPlan, host: HostPlan | None, context: PodContext, mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    group, name = (plan.hosts[0].group, "") if host is None else (host.group, host.name)
+    return {
+        "name": CONTAINER,
+        "image": plan.arguments.image_uri,
+        "command": ["/bin/sh", "-ec", _PROGRAM],
+        "args": ["train", str(plan.time_limit), group_number(plan, group), name],
+        # An image's own folder would be made by root.
+        "workingDir": "/opt/ml",
+        "env": [{"name": name, "value": value} for name, value in _variables(plan, host, context).items()],
+        "resources": _resources(plan),
+        "securityContext": _RESTRICTED,
+        "volumeMounts": [
+            {"name": "job", "mountPath": JOB_FOLDER, "readOnly": True},
+            {"name": "run", "mountPath": _RUN},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
+            {"name": "ml", "mountPath": "/opt/ml"},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+            *mounts,
+        ],
+    }
+
+
+def _variables(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, str]:
+    variables = {
+        HostVariable.JOB_NAME: plan.script_job_name,
+        HostVariable.STOP_GRACE: f"{context.grace:g}",
+        HostVariable.PRIVATE: "3",
+        HostVariable.CACHE: "/tmp/herringbone",  # noqa: S108
+        "HOME": "/tmp",  # noqa: S108
+        "USER": "trainer",
+        **context.passed_on,
+    }
+    if len(plan.hosts) > 1:
+        # Kubeflow's runtime names the pods itself.
+        first = plan.hosts[0].name if host is not None else f"{context.names.hosts}-node-0-0"
+        address = f"{first}.{context.names.hosts}.{context.namespace}.svc"
+        variables[HostVariable.CONTROL] = f"tcp:{address}:{CONTROL_PORT}"
+    return variables
+
+
+def _resources(plan: JobPlan) -> dict[str, Any]:
+    settings = settings_of(plan)
+    amounts = {
+        "cpu": None if settings.cpu is None else str(settings.cpu),
+        "memory": settings.memory,
+        settings.gpu_resource: None if plan.options.gpus is None else str(plan.options.gpus),
+    }
+    amounts = {name: amount for name, amount in amounts.items() if amount is not None}
+    return {"requests": amounts, "limits": amounts} if amounts else {}
+
+
+def _shm_limit(plan: JobPlan) -> dict[str, str]:
+    size = plan.options.shm_size
+    return {} if size is None else {"sizeLimit": str(size_in_bytes("shm_size", size))}
+
+
+def _away_from(nodes: tuple[str, ...]) -> dict[str, Any]:
+    expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(nodes)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def places_of(plan: JobPlan, host: HostPlan | None) -> list[tuple[Place, str, bool]]:
+    """Return the folders of claims that a host uses: each with its path in the pod, and whether it is writable.
+
+    With several hosts, each has results of its own; all share the checkpoints. Raises `OptionError`.
+    """
+    options = plan.options
+    places = [
+        (parse_place(f"channel {channel.name!r}", channel.input.s3_data), f"/opt/ml/input/data/{channel.name}", False)
+        for channel in plan.channels
+        if is_claim(channel.input.s3_data)
+    ]
+    if is_claim(options.checkpoint_s3_uri):
+        place = parse_place("checkpoint_s3_uri", str(options.checkpoint_s3_uri))
+        places.append((place, "/opt/ml/checkpoints", True))
+    if is_claim(options.output_path) and host is not None:
+        results = parse_place("output_path", str(options.output_path)).below(plan.job_name, "hosts", host.name, "ml")
+        places += [(results.below(name), f"/opt/ml/{name}", True) for name in ("model", "output")]
+    return places
+
+
+def _claims_of(plan: JobPlan, host: HostPlan | None) -> _Claims:
+    settings, places = settings_of(plan), places_of(plan, host)
+    claims = list(dict.fromkeys([*(place.claim for place, _, _ in places), *settings.volumes]))
+    names = {claim: f"claim-{number}" for number, claim in enumerate(claims)}
+    mounts: list[dict[str, Any]] = [
+        {
+            "name": names[place.claim],
+            "mountPath": path,
+            **({"subPath": place.folder} if place.folder else {}),
+            **({} if writable else {"readOnly": True}),
+        }
+        for place, path, writable in places
+    ]
+    mounts += [{"name": names[claim], "mountPath": path} for claim, path in settings.volumes.items()]
+    return _Claims(
+        volumes=[{"name": names[claim], "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
+        mounts=mounts,
+        made=[f"{_CLAIMS}/{names[place.claim]}/{place.folder}" for place, _, writable in places if writable],
+    )
+
+
+def _folder_maker(plan: JobPlan, claims: _Claims) -> dict[str, Any]:
+    """Return a container that makes folders in claims: the kubelet would make them as root, for root alone."""
+    used = {path.removeprefix(f"{_CLAIMS}/").partition("/")[0] for path in claims.made}
+    return {
+        "name": "folders",
+        "image": plan.arguments.image_uri,
+        "command": ["mkdir", "-p", "--", *claims.made],
+        "resources": _resources(plan),
+        "securityContext": _RESTRICTED,
+        "volumeMounts": [{"name": name, "mountPath": f"{_CLAIMS}/{name}"} for name in sorted(used)],
+    }

@@ -1,0 +1,108 @@
+"""The review of a plan for `k8s:NAMESPACE`: options that it cannot serve, or not in this release yet. Asks nobody."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from herringbone.backends.kubernetes.claims import SCHEME, is_claim
+from herringbone.backends.kubernetes.names import namespace_of, settings_of
+from herringbone.backends.kubernetes.pods import places_of
+from herringbone.backends.review.checks import check_served, unused_of
+from herringbone.backends.review.settings import check_ranks, refuse_of_image
+from herringbone.code.files import check_source
+from herringbone.plan.channels import is_piped
+from herringbone.plan.plan import JobPlan, refuse
+from herringbone.system.near import alternatives
+from herringbone_contract.constants import SHARED_MODEL_DIR
+from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+
+_NAME = "kubernetes"
+_UNUSED = ("framework_version", "py_version", "bake_requirements")
+# Options that have no effect on other backends, and do on this one.
+_USED = ("kubernetes",)
+_NOT_YET = "not in this release yet on Kubernetes; leave it out"
+_REFUSED = {
+    "enable_network_isolation": "pods of a cluster share its network",
+    "encrypt_inter_container_traffic": "pods of a cluster talk unencrypted",
+    "container_entry_point": "pods run a script; give entry_point",
+    "container_arguments": "pods run a script; give hyperparameters",
+    **dict.fromkeys(
+        ("max_retry_attempts", "min_instance_count", "retry_without_client", "tensorboard_output_config"), _NOT_YET
+    ),
+    **dict.fromkeys(("max_cost", "drain_notice", "model_uri", "log_policies"), _NOT_YET),
+}
+# The grammar of names of images, with a tag or a digest.
+_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
+_MOVING = re.compile(r"(?:.*/)?[^/:@]+(?::latest)?")
+
+
+def check(plan: JobPlan, *, exclude: Path) -> None:
+    """Raise the `UsageError` that can be seen without a cluster; `exclude` is the folder of jobs, which is no code."""
+    check_served(_NAME, plan, _REFUSED)
+    namespace_of(plan)
+    if plan.source is None:
+        raise UnsupportedError(f"image_uri: {_NAME} runs a script, not an image's own program: give entry_point")
+    if plan.source.remote:
+        raise UnsupportedError(f"source_dir: {plan.source.archive}: code in S3 is {_NOT_YET}")
+    _check_image(plan)
+    refuse_of_image(_NAME, plan)
+    check_ranks(plan, plan.options.gpus or 0)
+    _check_workload(plan)
+    check_source(plan.source, exclude=exclude)
+    _check_places(plan)
+
+
+def unused(plan: JobPlan) -> tuple[str, ...]:
+    """Return the options of the plan that have no effect here."""
+    return unused_of(plan, _UNUSED, used=_USED)
+
+
+def _check_image(plan: JobPlan) -> None:
+    image = plan.arguments.image_uri
+    if not image:
+        raise OptionError(
+            "image_uri: missing; pods run an image that `herringbone images build` made, and `herringbone images push`"
+            " has brought to a registry that the cluster reaches"
+        )
+    if not _IMAGE.fullmatch(image):
+        raise OptionError(f"image_uri: {image!r} is no image of a registry; write registry/name:tag")
+
+
+def _check_workload(plan: JobPlan) -> None:
+    settings = settings_of(plan)
+    if settings.service_account is not None:
+        raise UnsupportedError(f"kubernetes: service_account: retries without a client are {_NOT_YET}")
+    if settings.workload == "trainjob" and len({host.group for host in plan.hosts}) > 1:
+        raise UnsupportedError("instance_groups: a TrainJob has one kind of hosts; leave workload 'trainjob' out")
+    if settings.local_queue is not None and settings.workload == "job" and len(plan.hosts) > 1:
+        raise OptionError(
+            f"kubernetes: local_queue: Kueue admits the Jobs of {len(plan.hosts)} hosts one by one, so some would wait"
+            " for others; give workload 'jobset' or 'trainjob', which is admitted as a whole"
+        )
+
+
+def _check_places(plan: JobPlan) -> None:
+    """Check where data comes from, and where results go."""
+    options, refusals = plan.options, {}
+    if not is_claim(options.output_path):
+        raise OptionError(
+            f"output_path: {options.output_path or 'missing'}: a pod's files are gone with it, so give a folder of a "
+            f"claim that all pods can mount: {SCHEME}CLAIM/FOLDER"
+        )
+    if options.checkpoint_s3_uri is not None and not is_claim(options.checkpoint_s3_uri):
+        refusals["checkpoint_s3_uri"] = f"{options.checkpoint_s3_uri} is no folder of a claim: {SCHEME}CLAIM/FOLDER"
+    if len(plan.hosts) > 1 and plan.hyperparameters.get("model_dir") == json.dumps(SHARED_MODEL_DIR):
+        refusals["model_dir"] = f"pods share no folder {SHARED_MODEL_DIR}; give model_dir='/opt/ml/model'"
+    for channel in plan.channels:
+        name = f"channel {channel.name!r}"
+        if is_piped(channel, plan) or channel.sharded:
+            refusals[name] = f"Pipe mode and ShardedByS3Key are {_NOT_YET}"
+        elif channel.path is None and not is_claim(channel.input.s3_data):
+            refusals[name] = f"{channel.input.s3_data} is no folder of a claim: {SCHEME}CLAIM/FOLDER"
+        elif channel.path is not None and not Path(channel.path).exists():
+            raise InputError(f"{name}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}")
+    refuse(_NAME, refusals)
+    for host in plan.hosts:
+        places_of(plan, host)

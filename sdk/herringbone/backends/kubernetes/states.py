@@ -1,0 +1,213 @@
+"""The state of a job in SageMaker's words, from the pods of its hosts. Pure.
+
+pods                                       the job
+one ended badly, and none runs             Failed: the first failure in time, as `controller.verdict` judges
+all ended                                  Completed, or Stopped by the user or by max_run
+all run                                    Training
+some run or are being prepared             Starting
+one waits                                  Pending, with the scheduler's own words
+one cannot get its image                   Pending, with the kubelet's own words: it would wait for ever
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from herringbone.backends.kubernetes.names import Label
+from herringbone.backends.kubernetes.pods import CONTAINER, TIME_IS_OVER
+from herringbone.controller.verdict import HostEnd, judge
+from herringbone.records.index import IN_PROGRESS, PENDING, STARTING, STOPPING, TRAINING
+from herringbone_contract.errors import ContractError
+from herringbone_contract.failure import STOPPED_CODE, Failure
+from herringbone_contract.failure_text import parse_failure
+
+# Reasons for which a container waits, and will not start by itself in most cases.
+_STUCK = frozenset(
+    (
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ErrImageInspect",
+        "RegistryUnavailable",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+    )
+)
+_IMAGE_REMEDY = "check image_uri and image_pull_secrets"
+_OTHER_REMEDY = "`kubectl describe pod {}` has its events"
+_KILLED = 137
+_OUT_OF_MEMORY = "out of memory: ask for more (kubernetes={'memory': ...})"
+
+
+class PodState(NamedTuple):
+    """One host's pod. `phase` is "waiting", "starting", "running" or "over".
+
+    `why` are the cluster's own words. `stuck`: it will not go on without help. `exit_code`, `ended`, `record` and
+    `lost` are those of a pod that is over; times are seconds since 1970.
+    """
+
+    host: str
+    pod: str
+    phase: str
+    node: str = ""
+    why: str = ""
+    stuck: bool = False
+    started: float | None = None
+    ended: float = 0.0
+    exit_code: int = 0
+    record: Failure | None = None
+    lost: bool = False
+
+
+def refusal_of(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> str:
+    """Return the cluster's last word about a Job of these names whose pod it does not make; "" without one.
+
+    A quota, a missing priority class or a missing account stop pods, and not the Jobs that make them.
+    """
+    refused = [each for each in events if each["involvedObject"]["name"] in names and each["reason"] == "FailedCreate"]
+    newest = max(refused, key=lambda each: str(each.get("lastTimestamp")), default=None)
+    return "" if newest is None else f"no pod is made: {newest['message']}"
+
+
+def pod_state(pod: Mapping[str, Any]) -> PodState:
+    """Return the state of a pod, as the API server describes it."""
+    metadata, status = pod["metadata"], pod.get("status", {})
+    state = PodState(metadata["labels"][Label.HOST], metadata["name"], "waiting", pod["spec"].get("nodeName", ""))
+    started = _seconds(status.get("startTime"))
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return _over(state._replace(phase="over", started=started), status)
+    container = next((each for each in _containers(status) if each["name"] == CONTAINER), {})
+    if "running" in container.get("state", {}):
+        return state._replace(phase="running", started=started)
+    for each in _containers(status):
+        waiting = each.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _STUCK:
+            remedy = _IMAGE_REMEDY if "Image" in waiting["reason"] else _OTHER_REMEDY.format(state.pod)
+            why = f"{waiting['reason']}: {waiting.get('message', '')}; {remedy}"
+            return state._replace(phase="starting", why=why, stuck=True)
+    unscheduled = next(
+        (each for each in status.get("conditions", ()) if each["type"] == "PodScheduled" and each["status"] != "True"),
+        None,
+    )
+    if unscheduled is not None:
+        return state._replace(why=unscheduled.get("message") or unscheduled.get("reason", ""))
+    return state._replace(phase="starting" if state.node else "waiting")
+
+
+def columns_of(
+    pods: Sequence[Mapping[str, Any]],
+    hosts: Sequence[str],
+    *,
+    stopped: bool,
+    description: str | None,
+    now: float,
+    refusal: str = "",
+) -> dict[str, Any]:
+    """Return the columns of a job's row; `stopped` says whether the user asked for a stop.
+
+    `description` is the row's, `refusal` is why a host has no pod. A host whose pod was replaced has two; the newer one
+    counts.
+    """
+    newest = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+    states = {state.host: state for state in map(pod_state, newest)}
+    started = [state.started for state in states.values() if state.started is not None]
+    columns: dict[str, Any] = {"started": min(started)} if started else {}
+    over = [state for state in states.values() if state.phase == "over"]
+    is_active = any(state.phase == "running" for state in states.values())
+    failed = any(state.exit_code for state in over)
+    if (over and failed and not is_active) or len(over) == len(hosts) or (stopped and not is_active):
+        return columns | _end(over, stopped=stopped, now=now)
+    waiting = [state for state in states.values() if state.phase == "waiting"]
+    stuck = [state for state in states.values() if state.stuck]
+    if waiting or stuck or len(states) < len(hosts):
+        secondary = PENDING
+    else:
+        secondary = TRAINING if all(state.phase in ("running", "over") for state in states.values()) else STARTING
+    refusal = refusal if len(states) < len(hosts) else ""
+    message = refusal or _message(list(states.values()), hosts)
+    standstill = "; ".join([*filter(None, [refusal]), *(f"{state.host}: {state.why}" for state in stuck)])
+    return columns | {
+        "status": STOPPING if stopped else IN_PROGRESS,
+        "secondary_status": STOPPING if stopped else secondary,
+        "description": _described(description, (secondary, message), standstill, now),
+    }
+
+
+def _end(over: Sequence[PodState], *, stopped: bool, now: float) -> dict[str, Any]:
+    """Return the columns of a job that is over."""
+    limit = "max_run" if any(state.exit_code == TIME_IS_OVER for state in over) else ""
+    ends = [
+        HostEnd(
+            state.host,
+            state.exit_code,
+            # The other hosts end when the first one stops.
+            ordered=stopped or (bool(limit) and state.exit_code in (TIME_IS_OVER, STOPPED_CODE)),
+            record=state.record,
+            cause=state.why,
+            lost=state.lost,
+        )
+        for state in sorted(over, key=lambda state: state.ended)
+    ]
+    # A job that was stopped while all of its hosts waited has none that ended.
+    verdict = judge(ends or [HostEnd("", STOPPED_CODE, ordered=True)], stopped=stopped, limit=limit)
+    return {
+        "status": verdict.status,
+        "secondary_status": verdict.secondary_status,
+        "ended": max((state.ended for state in over), default=0.0) or now,
+        "failure": None if verdict.failure is None else verdict.failure.to_json(),
+    }
+
+
+def _over(state: PodState, status: Mapping[str, Any]) -> PodState:
+    ended = [each["state"]["terminated"] for each in _containers(status) if "terminated" in each.get("state", {})]
+    # An init container that failed comes before the host's own, which then never ran.
+    end = next((each for each in ended if each["exitCode"]), ended[-1] if ended else {})
+    why = _OUT_OF_MEMORY if end.get("reason") == "OOMKilled" else ""
+    message = end.get("message", "")
+    record = None
+    try:
+        record = parse_failure(message) if message.startswith("{") else None
+    except ContractError:
+        why = why or message
+    # The kubelet evicts, and refuses, pods: their containers have no say in it.
+    if reason := status.get("reason"):
+        why = f"{reason}: {status.get('message', '')}"
+    code = end.get("exitCode", _KILLED if status["phase"] == "Failed" else 0)
+    return state._replace(
+        ended=_seconds(end.get("finishedAt")) or 0.0, exit_code=code, record=record, why=why, lost=bool(reason)
+    )
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+
+
+def _message(states: Sequence[PodState], hosts: Sequence[str]) -> str:
+    """Return where hosts run, or why they wait; equal reasons once."""
+    reasons: dict[str, list[str]] = {}
+    for state in states:
+        if state.phase != "running" and state.why:
+            reasons.setdefault(state.why, []).append(state.host)
+    if reasons:
+        return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+    nodes = ", ".join(dict.fromkeys(state.node for state in states if state.node))
+    running = sum(state.phase == "running" for state in states)
+    return f"{running} of {len(hosts)} pods run" + (f", on {nodes}" if nodes else "")
+
+
+def _described(before: str | None, state: tuple[str, str], standstill: str, now: float) -> str:
+    """Add a state and its message to those of the description, under the names that SageMaker gives them."""
+    transitions = [] if before is None else json.loads(before)["SecondaryStatusTransitions"]
+    if not transitions or (transitions[-1]["Status"], transitions[-1]["StatusMessage"]) != state:
+        transitions = [*transitions, {"Status": state[0], "StartTime": now, "StatusMessage": state[1]}]
+    # `records.standstill` reads it.
+    return json.dumps({"SecondaryStatusTransitions": transitions, **({"Standstill": standstill} if standstill else {})})
+
+
+def _seconds(time: str | None) -> float | None:
+    return None if time is None else datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()

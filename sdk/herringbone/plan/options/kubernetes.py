@@ -1,0 +1,121 @@
+"""The option `kubernetes`: what a job's pods request from a cluster, apart from the namespace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from herringbone_contract.errors import OptionError
+
+# The rules of the API server for names of objects, for keys and values of labels, and for quantities.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_WORD = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_KEY = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD}")
+_VALUE = re.compile(rf"({_WORD})?")
+_QUANTITY = re.compile(r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,9})?(m|[kMGTPE]|[KMGTPE]i)?")
+_MOUNT = re.compile(r"/[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
+# The prefix of labels and annotations by which Herringbone finds its objects.
+OWN_PREFIX = "dev.herringbone/"
+# Folders of a pod in which Herringbone mounts volumes of its own.
+_OWN_FOLDERS = ("/opt/ml", "/opt/herringbone", "/herringbone", "/dev", "/proc", "/sys", "/tmp")  # noqa: S108
+
+
+class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One taint that the job's pods accept, with the members of Kubernetes' own object."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    seconds: int | None = msgspec.field(default=None, name="tolerationSeconds")
+
+
+class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The request for each pod: `kubernetes={"cpu": "8", "memory": "64Gi", "local_queue": "team-a"}`.
+
+    - `context` is a context of the kubeconfig, instead of its current one.
+    - `cpu` and `memory` are each pod's share of its node; `gpus` (an option of its own) counts in `gpu_resource`.
+    - `node_selector`, `tolerations`, `priority_class`, `image_pull_secrets`, `labels` and `annotations` are those of
+      the pods. `volumes` maps claims to their folders in the pods.
+    - `service_account` runs the job's controller; pods with ranks hold no token.
+    - `local_queue` is Kueue's. With several hosts it needs a `workload` that is admitted as a whole: "jobset", or
+      "trainjob" with the `runtime` of Kubeflow's Trainer.
+    """
+
+    context: str | None = None
+    local_queue: str | None = None
+    priority_class: str | None = None
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    gpu_resource: str = "nvidia.com/gpu"
+    cpu: str | int | float | None = None
+    memory: str | None = None
+    volumes: dict[str, str] = {}
+    service_account: str | None = None
+    image_pull_secrets: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    workload: Literal["job", "jobset", "trainjob"] = "job"
+    runtime: str | None = None
+
+
+def check_kubernetes_settings(settings: KubernetesSettings) -> None:
+    """Raise `OptionError` for a value that no API server takes. Pure."""
+    for name in ("local_queue", "priority_class", "service_account", "runtime"):
+        value = getattr(settings, name)
+        if value is not None:
+            _check(_NAME, name, value, "the name of an object: lower case letters, digits, '-' and '.'")
+    for value in (*settings.image_pull_secrets, *settings.volumes):
+        _check(_NAME, "a name in image_pull_secrets or volumes", value, "lower case letters, digits, '-' and '.'")
+    for name, value in (("cpu", settings.cpu), ("memory", settings.memory)):
+        if value is not None:
+            _check(_QUANTITY, name, str(value), "an amount above 0, such as '500m', 8 or '64Gi'")
+    _check(_KEY, "gpu_resource", settings.gpu_resource, "a resource of nodes, such as 'nvidia.com/gpu'")
+    _check_pairs("node_selector", settings.node_selector, _VALUE.fullmatch)
+    _check_pairs("labels", settings.labels, _VALUE.fullmatch)
+    _check_pairs("annotations", settings.annotations, lambda _: True)
+    _check_mounts(settings.volumes)
+    for toleration in settings.tolerations:
+        _check_toleration(toleration)
+    if settings.runtime is not None and settings.workload != "trainjob":
+        raise OptionError("kubernetes: runtime is for workload 'trainjob'; give that, too, or leave runtime out")
+
+
+def _check(pattern: re.Pattern[str], name: str, value: str, wanted: str) -> None:
+    if not pattern.fullmatch(value):
+        raise OptionError(f"kubernetes: {name} {value[:80]!r} is not one that Kubernetes takes; write {wanted}")
+
+
+def _check_pairs(name: str, pairs: Mapping[str, str], is_valid: Callable[[str], object]) -> None:
+    for key, value in pairs.items():
+        _check(_KEY, f"the key of {name}", key, "letters, digits, '-', '_' and '.', with a domain and '/' before them")
+        if key.startswith(OWN_PREFIX):
+            raise OptionError(f"kubernetes: {name} {key!r}: Herringbone sets {OWN_PREFIX}* itself; choose another key")
+        if not is_valid(value):
+            raise OptionError(
+                f"kubernetes: {name} {key!r} has the value {value[:80]!r}; Kubernetes takes at most 63 letters, digits,"
+                " '-', '_' and '.', with a letter or a digit first and last"
+            )
+
+
+def _check_mounts(volumes: Mapping[str, str]) -> None:
+    if len(set(volumes.values())) < len(volumes):
+        raise OptionError("kubernetes: volumes: two claims have the same folder; give each a folder of its own")
+    for claim, folder in volumes.items():
+        taken = next((own for own in _OWN_FOLDERS if f"{folder}/".startswith(f"{own}/")), None)
+        if not _MOUNT.fullmatch(folder) or ".." in folder.split("/") or taken:
+            why = f"{taken} has volumes of the job itself" if taken else "it is no absolute path of plain letters"
+            raise OptionError(f"kubernetes: volumes: claim {claim} at {folder!r}: {why}; write for example '/data'")
+
+
+def _check_toleration(toleration: Toleration) -> None:
+    shown = msgspec.to_builtins(toleration)
+    if toleration.operator == "Exists" and toleration.value is not None:
+        raise OptionError(f"kubernetes: tolerations {shown}: operator 'Exists' has no value; leave it out")
+    if toleration.operator == "Equal" and toleration.key is None:
+        raise OptionError(f"kubernetes: tolerations {shown}: give a key, or operator 'Exists', which accepts all")
+    if toleration.seconds is not None and toleration.effect != "NoExecute":
+        raise OptionError(f"kubernetes: tolerations {shown}: tolerationSeconds goes with effect 'NoExecute'")

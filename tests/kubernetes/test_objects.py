@@ -1,0 +1,230 @@
+"""The objects of a job: as literals, by the published schemas, and accepted by a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from herringbone.backends.kubernetes.api import Cluster as Api
+from herringbone.backends.kubernetes.api import path_of
+from herringbone.backends.kubernetes.objects import attempt_objects, job_objects, role
+from herringbone.plan.plan import JobPlan
+from herringbone.show.manifests import as_yaml
+from herringbone_contract.errors import KubernetesError
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.golden import POD
+from tests.kubernetes.planning import ARGUMENTS, context_of, kubernetes_plan
+
+LABEL = "dev.herringbone/job"
+# The oldest and the newest release of which the package has schemas; the API server of the tests is older than both.
+RELEASES = ("1.25.0", kubernetes_validate.latest_version())
+EVERYTHING: dict[str, Any] = {
+    "gpus": 2,
+    "shm_size": "1g",
+    "checkpoint_s3_uri": "pvc://checkpoints/a",
+    "inputs": {"train": "pvc://data/train"},
+    "kubernetes": {
+        "cpu": "500m",
+        "memory": "1Gi",
+        "priority_class": "high",
+        "node_selector": {"pool": "gpu"},
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}],
+        "volumes": {"data": "/more"},
+        "service_account": "herringbone",
+        "image_pull_secrets": ["registry"],
+        "labels": {"team": "a"},
+        "annotations": {"note": "any text"},
+    },
+}
+
+
+def everything(folder: Path, **options: Any) -> JobPlan:
+    """Return a plan that uses every option."""
+    asked = {**EVERYTHING, **options}
+    return kubernetes_plan(folder, inputs=asked.pop("inputs"), **asked)
+
+
+def test_the_objects_of_a_job(tmp_path):
+    plan = kubernetes_plan(tmp_path)
+    owner, secret, service, first, second = job_objects(plan, context_of(plan))
+    labels = owner["metadata"]["labels"]
+    assert labels == {LABEL: labels[LABEL]}
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "hb-digits", "uid": "a-uid"}
+    shared = {
+        "namespace": "team-a",
+        "labels": labels,
+        "annotations": {"dev.herringbone/job-name": "digits"},
+        "ownerReferences": [reference],
+    }
+    assert {**owner["metadata"], "ownerReferences": [reference]} == {"name": "hb-digits", **shared}
+    assert owner["data"] == {"job": "digits", "plan": "${PLAN}", "attempt": "1"}
+    assert secret == {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "hb-digits-a1", **shared},
+        "immutable": True,
+        "type": "Opaque",
+        "stringData": {"private.json": "${PRIVATE}"},
+    }
+    selector = {**labels, "dev.herringbone/part": "host", "dev.herringbone/attempt": "1"}
+    assert service["metadata"] == {"name": "hb-digits-a1", **shared}
+    assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
+    of_host = {**selector, "dev.herringbone/host": "algo-1"}
+    assert first["metadata"] == {"name": "hb-digits-a1-algo-1", **shared, "labels": of_host}
+    assert {name: first["spec"][name] for name in ("completions", "parallelism", "backoffLimit")} == {
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": 0,
+    }
+    assert first["spec"]["template"]["metadata"] == {"labels": of_host}
+    # The hosts differ in their names alone.
+    assert json.loads(json.dumps(first).replace("algo-1", "algo-2")) == json.loads(
+        json.dumps(second).replace("algo-1.hb-digits-a1", "algo-2.hb-digits-a1")
+    )
+
+
+def test_the_pod_of_a_host(tmp_path):
+    plan = kubernetes_plan(tmp_path)
+    pod = job_objects(plan, context_of(plan, grace=20.0))[3]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container.pop("command")[:2] == ["/bin/sh", "-ec"]
+    assert pod == POD
+
+
+def test_every_option_is_in_the_pods(tmp_path):
+    plan = everything(tmp_path)
+    job = next(
+        each for each in job_objects(plan, context_of(plan, excluded=("n3",))) if "algo-1" in str(each["metadata"])
+    )
+    template = job["spec"]["template"]
+    pod, container = template["spec"], template["spec"]["containers"][0]
+    amounts = {"cpu": "500m", "memory": "1Gi", "nvidia.com/gpu": "2"}
+    assert container["resources"] == {"requests": amounts, "limits": amounts}
+    assert (pod["priorityClassName"], pod["nodeSelector"]) == ("high", {"pool": "gpu"})
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["tolerations"][0] == {"operator": "Exists", "key": "gpu", "effect": "NoExecute", "tolerationSeconds": 5}
+    assert template["metadata"]["annotations"] == {"note": "any text"}
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1073741824"}} in pod["volumes"]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    data = {"name": "claim-0", "subPath": "train", "readOnly": True}
+    assert mounts["/opt/ml/input/data/train"] == {"mountPath": "/opt/ml/input/data/train", **data}
+    assert mounts["/more"] == {"name": "claim-0", "mountPath": "/more"}
+    assert mounts["/opt/ml/checkpoints"]["subPath"] == "a"
+    assert "'n3'" in str(pod["affinity"])
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_published_schemas_admit_the_objects(tmp_path, release):
+    plan = everything(tmp_path)
+    for each in [*job_objects(plan, context_of(plan)), role("team-a")]:
+        kubernetes_validate.validate(each, release, strict=True)
+
+
+def test_the_text_of_a_plan_is_what_kubectl_takes(tmp_path):
+    plan = everything(tmp_path)
+    objects = job_objects(plan, context_of(plan))
+    text = as_yaml(objects)
+    assert list(yaml.safe_load_all(text)) == objects
+    assert "&id" not in text
+
+
+def test_no_secret_is_outside_of_the_secret(tmp_path):
+    plan = kubernetes_plan(tmp_path, environment={"HF_TOKEN": "hush-1"}, hyperparameters={"api_key": "hush-2"})
+    files = {"private.json": b"hush-1", "hyperparameters.json": b"hush-2"}
+    for each in job_objects(plan, context_of(plan), files):
+        assert each["kind"] == "Secret" or "hush" not in json.dumps(each)
+
+
+def test_a_jobset_has_the_same_pods(tmp_path):
+    plan = kubernetes_plan(tmp_path, kubernetes={"workload": "jobset", "local_queue": "team-a"})
+    job_set = attempt_objects(plan, context_of(plan))[-1]
+    alone = kubernetes_plan(tmp_path)
+    pods = [job["spec"]["template"] for job in attempt_objects(alone, context_of(alone))[2:]]
+    assert [job["template"]["spec"]["template"] for job in job_set["spec"]["replicatedJobs"]] == pods
+    assert [job["name"] for job in job_set["spec"]["replicatedJobs"]] == ["algo-1", "algo-2"]
+    assert job_set["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+
+
+def test_a_trainjob_has_one_template_for_all_hosts(tmp_path):
+    plan = kubernetes_plan(tmp_path, kubernetes={"workload": "trainjob", "runtime": "mine", "cpu": 2}, instance_count=3)
+    spec = attempt_objects(plan, context_of(plan))[-1]["spec"]
+    assert (spec["runtimeRef"], spec["trainer"]["numNodes"]) == ({"name": "mine"}, 3)
+    assert spec["trainer"]["args"] == ["train", "3600", "g0", ""]
+    assert spec["trainer"]["resourcesPerNode"]["limits"] == {"cpu": "2"}
+    control = next(each["value"] for each in spec["trainer"]["env"] if each["name"] == "HERRINGBONE_CONTROL")
+    assert control == "tcp:hb-digits-a1-node-0-0.hb-digits-a1.team-a.svc:7590"
+    (job,) = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    assert {volume["name"] for volume in pod["volumes"]} == {"job", "run", "tmp", "ml", "shm"}
+    assert pod["containers"][0]["name"] == "node"
+    assert "hostname" not in pod
+
+
+@pytest.fixture
+def api(cluster: Cluster, namespace: str, monkeypatch) -> Iterator[Api]:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    return Api(None)
+
+
+@pytest.mark.kubernetes
+def test_the_api_server_accepts_the_objects(api: Api, cluster: Cluster, tmp_path: Path) -> None:
+    plan = everything(tmp_path, kubernetes={**EVERYTHING["kubernetes"], "priority_class": "system-node-critical"})
+    for each in job_objects(plan, context_of(plan)):
+        answer = api.call("POST", path_of(each["kind"], "team-a"), each, dryRun="All")
+        assert answer["metadata"]["name"] == each["metadata"]["name"]
+        # A member that the server does not know would be gone.
+        assert _is_within(each, answer), each
+    assert cluster.kubectl("get", "jobs,services", "--namespace=team-a", "--output=name") == ""
+
+
+@pytest.mark.kubernetes
+def test_the_api_servers_own_words_are_in_the_error(api: Api, tmp_path: Path) -> None:
+    plan = kubernetes_plan(tmp_path, kubernetes={"cpu": "2", "labels": {"a": "b"}})
+    job = job_objects(plan, context_of(plan))[3]
+    job["spec"]["template"]["spec"]["restartPolicy"] = "Always"
+    with pytest.raises(
+        KubernetesError, match='restartPolicy: Required value: valid values: "OnFailure", "Never"'
+    ) as refusal:
+        api.call("POST", path_of("Job", "team-a"), job, dryRun="All")
+    assert (refusal.value.status, refusal.value.transient, refusal.value.denied) == (422, False, False)
+
+
+def _is_within(part: Any, whole: Any) -> bool:
+    """Return whether `whole` has all of `part`, which it may have completed."""
+    if isinstance(part, dict):
+        # The server writes this one as `data`, and leaves out what is empty.
+        return all(
+            key == "stringData" or value in ({}, "") or (key in whole and _is_within(value, whole[key]))
+            for key, value in part.items()
+        )
+    if isinstance(part, list):
+        return len(part) == len(whole) and all(map(_is_within, part, whole))
+    return bool(part == whole)
+
+
+@pytest.mark.kubernetes
+def test_a_plan_that_the_server_tries_creates_nothing(
+    api: Api, cluster: Cluster, tmp_path, monkeypatch, herringbone
+) -> None:
+    assert api is not None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    Path("train.py").touch()
+    Path("job.yaml").write_text(yaml.safe_dump({"entry_point": "train.py", **ARGUMENTS}))
+    code, output, _ = herringbone("plan", "job.yaml", "--server")
+    assert (code, output.splitlines()[-1]) == (
+        0,
+        "server:            the service accepts the request; nothing was created",
+    )
+    assert cluster.kubectl("get", "jobs,services", "--namespace=team-a", "--output=name") == ""
+    cluster.kubectl("create", "quota", "q", "--hard=count/jobs.batch=0", "--namespace=team-a")
+    cluster.wait(lambda: "count/jobs" in cluster.kubectl("get", "quota", "--namespace=team-a", "-oyaml"), "a quota")
+    code, _, errors = herringbone("plan", "job.yaml", "--server")
+    assert (code, "exceeded quota: q" in errors) == (2, True)

@@ -1,0 +1,91 @@
+"""Plans that this backend refuses by name, and the files that it sends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from herringbone.backends.kubernetes import review
+from herringbone.backends.kubernetes.files import secret_files
+from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+from tests.kubernetes.planning import kubernetes_plan
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("1,2\n")
+
+
+def test_a_plan_with_every_served_option_passes(tmp_path):
+    settings = {"cpu": 2, "memory": "1Gi", "local_queue": "a", "workload": "jobset", "volumes": {"data": "/data"}}
+    plan = kubernetes_plan(
+        tmp_path,
+        kubernetes=settings,
+        gpus=2,
+        shm_size="1g",
+        checkpoint_s3_uri="pvc://checkpoints",
+        inputs={"train": "data", "more": "pvc://data/more"},
+    )
+    review.check(plan, exclude=tmp_path / "home")
+    assert review.unused(plan) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"image_uri": None}, OptionError, "image_uri: missing; pods run an image that `herringbone images build`"),
+        ({"image_uri": "Team/a:1"}, OptionError, "image_uri: 'Team/a:1' is no image of a registry"),
+        ({"output_path": None}, OptionError, "output_path: missing: a pod's files are gone with it"),
+        (
+            {"output_path": "out"},
+            OptionError,
+            "output_path: out: a pod's files are gone with it, so give a folder of a",
+        ),
+        ({"output_path": "s3://b/out"}, OptionError, "output_path: s3://b/out"),
+        ({"output_path": "pvc://results/../x"}, OptionError, "is no folder of a claim"),
+        ({"checkpoint_s3_uri": "s3://b/c"}, UnsupportedError, "checkpoint_s3_uri: s3://b/c is no folder of a claim"),
+        ({"inputs": "s3://b/c"}, UnsupportedError, "channel 'training': s3://b/c is no folder of a claim"),
+        ({"inputs": "gone"}, InputError, "channel 'training': .*gone: no such file or folder"),
+        ({"max_retry_attempts": 1}, UnsupportedError, "max_retry_attempts: not in this release yet on Kubernetes"),
+        ({"max_cost": 1.0, "dollars_per_hour": 1.0}, UnsupportedError, "max_cost: not in this release yet"),
+        ({"enable_network_isolation": True}, UnsupportedError, "enable_network_isolation: pods of a cluster share"),
+        ({"kubernetes": {"local_queue": "a"}}, OptionError, "local_queue: Kueue admits the Jobs of 2 hosts one by one"),
+        ({"kubernetes": {"service_account": "a"}}, UnsupportedError, "service_account: retries without a client are"),
+        ({"output_kms_key": "k"}, UnsupportedError, "output_kms_key: the model is not encrypted"),
+        ({"input_mode": "Pipe", "inputs": "data"}, UnsupportedError, "Pipe mode and ShardedByS3Key are not in this"),
+    ],
+)
+def test_what_would_be_ignored_is_refused_by_name(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        review.check(kubernetes_plan(tmp_path, **options), exclude=tmp_path / "home")
+
+
+def test_the_files_of_a_job(tmp_path):
+    plan = kubernetes_plan(tmp_path, inputs={"train": "data"}, environment={"TOKEN": "secret"})
+    files = secret_files(plan, b"\1\2", exclude=tmp_path / "home")
+    assert json.loads(files["private.json"]) == {"environment": {"TOKEN": "secret"}, "key": "0102"}
+    assert files["private.json"].count(b"\n") == 1
+    resources = json.loads(files["g0.resourceconfig.json"])
+    assert (resources["current_host"], resources["hosts"]) == ("@HOST@", ["algo-1", "algo-2"])
+    assert list(json.loads(files["g0.inputdataconfig.json"])) == ["train"]
+    where = json.loads(files["hyperparameters.json"])["sagemaker_submit_directory"]
+    assert where == '"/herringbone/job/sourcedir.tar.gz"'
+    for name, inside in (("sourcedir.tar.gz", "train.py"), ("channel.train.tar.gz", "a.csv")):
+        with tarfile.open(fileobj=io.BytesIO(files[name])) as archive:
+            assert inside in archive.getnames()
+
+
+def test_code_and_data_that_no_secret_holds_are_refused_before_anything_starts(tmp_path):
+    Path("data", "large.bin").write_bytes(os.urandom(1 << 20))
+    plan = kubernetes_plan(tmp_path, inputs={"train": "data"})
+    with pytest.raises(
+        InputError, match=r"a Secret holds 921.6 KB; the largest is channel.train with 1.0 MB: put data"
+    ):
+        secret_files(plan, b"key", exclude=tmp_path / "home")

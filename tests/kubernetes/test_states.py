@@ -1,0 +1,167 @@
+"""States in SageMaker's words, from pods as the API server describes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from herringbone.backends.kubernetes.states import columns_of
+from herringbone_contract.failure import Failure
+
+HOSTS = ("algo-1", "algo-2")
+NOW = 1_000.0
+
+
+def pod(
+    host: str, phase: str = "Running", node: str = "n1", created: str = "2026-11-30T17:00:00Z", **status: Any
+) -> dict:
+    return {
+        "metadata": {
+            "name": f"hb-digits-a1-{host}-x7f2k",
+            "labels": {"dev.herringbone/host": host},
+            "creationTimestamp": created,
+        },
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": phase, **status},
+    }
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "host", "state": state}]}
+
+
+def running(host: str) -> dict[str, Any]:
+    return pod(host, startTime="1970-01-01T00:10:00Z", **container(running={"startedAt": "1970-01-01T00:10:01Z"}))
+
+
+def ended(host: str, code: int, *, at: str = "1970-01-01T00:15:00Z", message: str = "", reason: str = "Error") -> dict:
+    end = {"exitCode": code, "finishedAt": at, "reason": reason, **({"message": message} if message else {})}
+    return pod(host, "Failed" if code else "Succeeded", startTime="1970-01-01T00:10:00Z", **container(terminated=end))
+
+
+def waiting(host: str, message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return pod(host, "Pending", node="", conditions=[condition])
+
+
+def preparing(host: str, reason: str = "ContainerCreating", message: str = "") -> dict[str, Any]:
+    return pod(host, "Pending", **container(waiting={"reason": reason, "message": message}))
+
+
+def seen(*pods: dict[str, Any], stopped: bool = False, description: str | None = None) -> dict[str, Any]:
+    return columns_of(pods, HOSTS, stopped=stopped, description=description, now=NOW)
+
+
+def last(columns: dict[str, Any]) -> str:
+    return json.loads(columns["description"])["SecondaryStatusTransitions"][-1]["StatusMessage"]
+
+
+GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+
+
+@pytest.mark.parametrize(
+    ("pods", "secondary", "message"),
+    [
+        ([], "Pending", "0 of 2 pods run"),
+        ([running("algo-1")], "Pending", "1 of 2 pods run, on n1"),
+        ([running("algo-1"), waiting("algo-2", GPU)], "Pending", f"algo-2: {GPU}"),
+        ([waiting("algo-1", GPU), waiting("algo-2", GPU)], "Pending", f"algo-1, algo-2: {GPU}"),
+        ([preparing("algo-1"), running("algo-2")], "Starting", "1 of 2 pods run, on n1"),
+        ([running("algo-1"), running("algo-2")], "Training", "2 of 2 pods run, on n1"),
+        ([ended("algo-1", 0), running("algo-2")], "Training", "1 of 2 pods run, on n1"),
+        # The others learn of a failure by themselves, and record it.
+        ([ended("algo-1", 1), running("algo-2")], "Training", "1 of 2 pods run, on n1"),
+    ],
+)
+def test_a_job_that_is_not_over(pods, secondary, message):
+    columns = seen(*pods)
+    assert (columns["status"], columns["secondary_status"], last(columns)) == ("InProgress", secondary, message)
+    assert "Standstill" not in columns["description"]
+
+
+def test_the_errors_of_an_image_are_named_at_once():
+    words = 'rpc error: failed to resolve reference "registry.test/a:1": not found'
+    columns = seen(running("algo-1"), preparing("algo-2", "ErrImagePull", words))
+    assert columns["secondary_status"] == "Pending"
+    description = json.loads(columns["description"])
+    assert description["Standstill"] == f"algo-2: ErrImagePull: {words}; check image_uri and image_pull_secrets"
+
+
+def test_all_that_ended_well_completes_at_the_last_end():
+    columns = seen(ended("algo-1", 0), ended("algo-2", 0, at="1970-01-01T00:16:00Z"))
+    assert columns == {
+        "started": 600.0,
+        "status": "Completed",
+        "secondary_status": "Completed",
+        "ended": 960.0,
+        "failure": None,
+    }
+
+
+def test_the_failure_is_that_of_the_rank_and_not_of_the_host_that_lost_it():
+    record = Failure(host="algo-2", rank=1, exit_code=1, exception="ValueError", message="bad").to_json()
+    pods = [ended("algo-1", 1, message=record), ended("algo-2", 1, message=record, at="1970-01-01T00:15:02Z")]
+    columns = seen(*pods)
+    assert columns["status"] == "Failed"
+    assert json.loads(columns["failure"])["exception"] == "ValueError"
+
+
+def test_a_failed_host_ends_a_job_whose_other_pod_never_ran():
+    columns = seen(ended("algo-1", 1), waiting("algo-2", GPU))
+    assert (columns["status"], json.loads(columns["failure"])["host"]) == ("Failed", "algo-1")
+
+
+@pytest.mark.parametrize(
+    ("pod_of_first", "words"),
+    [
+        (ended("algo-1", 137, reason="OOMKilled"), "out of memory: ask for more"),
+        (
+            pod("algo-1", "Failed", reason="Evicted", message="The node was low on resource: memory."),
+            "Evicted: The node was low on resource: memory.",
+        ),
+        (pod("algo-1", "Failed", reason="NodeShutdown", message="Node is shutting down"), "NodeShutdown: Node is"),
+    ],
+)
+def test_the_platforms_reason_is_in_the_failure(pod_of_first, words):
+    failure = json.loads(seen(pod_of_first, ended("algo-2", 0))["failure"])
+    assert failure["host"] == "algo-1"
+    assert failure["message"].startswith(words)
+
+
+def test_an_init_container_that_failed_is_the_failure():
+    maker = {"name": "folders", "state": {"terminated": {"exitCode": 1, "finishedAt": "1970-01-01T00:15:00Z"}}}
+    first = pod("algo-1", "Failed", initContainerStatuses=[maker], **container(waiting={"reason": "PodInitializing"}))
+    assert json.loads(seen(first, waiting("algo-2", GPU))["failure"])["exit_code"] == 1
+
+
+def test_max_run_stops_the_job():
+    pods = [ended("algo-1", 124), ended("algo-2", 143, at="1970-01-01T00:15:01Z")]
+    columns = seen(*pods)
+    assert (columns["status"], columns["secondary_status"]) == ("Stopped", "MaxRuntimeExceeded")
+
+
+@pytest.mark.parametrize("pods", [[], [ended("algo-1", 143), ended("algo-2", 143)], [waiting("algo-1", GPU)]])
+def test_a_stop(pods):
+    columns = seen(*pods, stopped=True)
+    assert (columns["status"], columns["failure"]) == ("Stopped", None)
+
+
+def test_a_stop_waits_for_pods_that_run():
+    columns = seen(ended("algo-1", 143), running("algo-2"), stopped=True)
+    assert (columns["status"], columns["secondary_status"]) == ("Stopping", "Stopping")
+
+
+def test_the_newer_of_two_pods_of_a_host_counts():
+    old = pod("algo-1", "Failed", reason="NodeLost", message="gone")
+    new = {**running("algo-1"), "metadata": {**old["metadata"], "creationTimestamp": "2026-11-30T17:05:00Z"}}
+    assert seen(new, old, running("algo-2"))["secondary_status"] == "Training"
+
+
+def test_an_equal_state_is_noted_once():
+    first = seen(running("algo-1"), running("algo-2"))
+    again = seen(running("algo-1"), running("algo-2"), description=first["description"])
+    assert again["description"] == first["description"]
+    later = seen(ended("algo-1", 0), running("algo-2"), description=first["description"])
+    assert len(json.loads(later["description"])["SecondaryStatusTransitions"]) == 2

@@ -1,0 +1,79 @@
+"""The option `kubernetes`: each value is one that an API server takes, or is refused with what to write."""
+
+import pytest
+
+from herringbone.plan.options.typed import parse_options
+from herringbone_contract.errors import OptionError
+
+ALL = {
+    "context": "prod",
+    "local_queue": "team-a",
+    "priority_class": "high",
+    "node_selector": {"example.com/pool": "gpu", "zone": ""},
+    "tolerations": [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
+        {"operator": "Exists"},
+        {"key": "team", "value": "a"},
+    ],
+    "gpu_resource": "amd.com/gpu",
+    "cpu": "500m",
+    "memory": "1.5Gi",
+    "volumes": {"data": "/data", "more": "/mnt/more"},
+    "service_account": "herringbone",
+    "image_pull_secrets": ["registry"],
+    "labels": {"team": "a"},
+    "annotations": {"example.com/note": "any text: yes"},
+    "workload": "trainjob",
+    "runtime": "torch-distributed",
+}
+
+
+def test_all_values_are_kept():
+    settings = parse_options({"kubernetes": ALL}).kubernetes
+    assert settings.tolerations[0].seconds == 60
+    assert settings.volumes == ALL["volumes"]
+    assert [parse_options({"kubernetes": {"cpu": cpu}}).kubernetes.cpu for cpu in (8, 0.5, "8")] == [8, 0.5, "8"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"local-queue": "a"},
+            r"no such key 'local-queue', did you mean 'local_queue'\?; the keys are context",
+        ),
+        (
+            {"local_queue": "Team A"},
+            "kubernetes: local_queue 'Team A' is not one that Kubernetes takes; write the name",
+        ),
+        ({"priority_class": "-x"}, "priority_class '-x'"),
+        ({"image_pull_secrets": ["a b"]}, "image_pull_secrets or volumes 'a b'"),
+        ({"cpu": 0}, "cpu '0' is not one that Kubernetes takes; write an amount above 0"),
+        ({"cpu": -1}, "cpu '-1'"),
+        ({"cpu": "8 cores"}, "cpu '8 cores'"),
+        ({"memory": "64GB"}, "memory '64GB'"),
+        ({"memory": "0Gi"}, "memory '0Gi'"),
+        ({"gpu_resource": "nvidia.com/gpu/2"}, "gpu_resource 'nvidia.com/gpu/2'"),
+        ({"node_selector": {"a b": "c"}}, "the key of node_selector 'a b'"),
+        ({"node_selector": {"a": "b c"}}, "node_selector 'a' has the value 'b c'; Kubernetes takes at most 63"),
+        ({"labels": {"a": "x" * 64}}, "labels 'a' has the value"),
+        ({"labels": {"dev.herringbone/job": "a"}}, r"Herringbone sets dev.herringbone/\* itself"),
+        ({"annotations": {"a/b/c": "x"}}, "the key of annotations 'a/b/c'"),
+        ({"volumes": {"data": "data"}}, "claim data at 'data': it is no absolute path"),
+        (
+            {"volumes": {"data": "/opt/ml/input"}},
+            "claim data at '/opt/ml/input': /opt/ml has volumes of the job itself",
+        ),
+        ({"volumes": {"data": "/a/../opt/ml"}}, "it is no absolute path of plain letters"),
+        ({"volumes": {"a": "/x", "b": "/x"}}, "two claims have the same folder"),
+        ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "operator 'Exists' has no value"),
+        ({"tolerations": [{"value": "a"}]}, "give a key, or operator 'Exists'"),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 1}]}, "tolerationSeconds goes with effect 'NoExecute'"),
+        ({"tolerations": [{"key": "a", "seconds": 1}]}, "no such key 'seconds'"),
+        ({"workload": "pod"}, "'pod' is none of|invalid enum value 'pod'"),
+        ({"runtime": "torch-distributed"}, "runtime is for workload 'trainjob'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(settings, message):
+    with pytest.raises(OptionError, match=message):
+        parse_options({"kubernetes": settings})
