@@ -97,7 +97,7 @@ class Cluster:
     def try_kubectl(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         kubectl = Path(sys.executable).with_name("kubectl")
         command = (str(kubectl), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.folder}/kubectl", *words)
-        return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=180)
 
     def get(self, kind: str, *words: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "--output=json", *words))["items"]

@@ -33,5 +33,5 @@ def namespace(cluster: Cluster) -> Iterator[str]:
         "the namespace has a service account",
     )
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=55s")
+    cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=150s")
     cluster.wait(lambda: not any(map(cluster.processes, ("n1", "n2"))), "the processes of the pods end")
