@@ -299,6 +299,7 @@ EXTRAS = {
     "mpi": "the launcher `mpi`, which model parallelism uses",
     "debug": "[a debugger](../do/debug.md) in a rank",
     "aws": "[SageMaker](../do/sagemaker.md), and data and checkpoints [on S3](../do/s3.md)",
+    "kubernetes": "jobs on a Kubernetes cluster, `k8s:NAMESPACE`",
     "page": "the page of jobs in a browser, [`herringbone page`](../do/page.md)",
     "serve": "SageMaker's API for other programs, [`herringbone serve`](../do/serve.md)",
     "top": "the live view of [`herringbone top`](../do/top.md)",

@@ -1,8 +1,8 @@
 """A Kubernetes cluster of two nodes on this machine: etcd, the three servers, and a containerd and a kubelet a node.
 
-`control`, `n1` and `n2` have network namespaces of their own. The nodes also have mount namespaces and cgroups, where
-all processes of their pods are, so nothing of a node is left when these are gone. Needs root and
-`tests/kubernetes/setup`.
+`control`, `n1` and `n2` have network namespaces of their own. The nodes also have mount namespaces, and cgroups, in
+which all processes of their pods are: nothing of a node is left when these are gone. Needs root, and what
+`tests/kubernetes/setup` installs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes import images, node_files
+from tests.kubernetes import images, name_server, node_files
 from tests.slurm.cluster import Network
 from tests.waiting import wait_until
 
@@ -29,7 +29,7 @@ SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubel
 PROGRAMS = ("ip", "nsenter", "unshare", "setpriv", "etcd", "containerd", "runc", "conntrack", "ctr", "openssl")
 _KIND = "hbk"
 _CGROUPS = Path("/sys/fs/cgroup")
-_START_SECONDS = 60.0
+_START_SECONDS = 100.0
 _TOKENS = {
     "admin": ("admin", "system:masters"),
     "controllers": ("system:kube-controller-manager", "system:masters"),
@@ -63,6 +63,8 @@ class Cluster:
         self._network = Network(os.getpid(), ("control", *NODES), kind=_KIND, block="198.19")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._tokens = {name: os.urandom(16).hex() for name in _TOKENS}
+        # A kubectl for each look would load the machine.
+        self._look_up = name_server.ask_server(self.server, self._tokens["admin"])
 
     @property
     def server(self) -> str:
@@ -102,6 +104,30 @@ class Cluster:
     def get(self, kind: str, *words: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "--output=json", *words))["items"]
         return items
+
+    def make_volume(self, name: str, namespace: str, folder: Path) -> None:
+        """Make a claim whose volume is a folder of this machine, which the nodes share."""
+        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        amount = {"storage": "1Gi"}
+        volume = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                **shared,
+                "capacity": amount,
+                "claimRef": {"namespace": namespace, "name": name},
+                "hostPath": {"path": str(folder)},
+            },
+        }
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {**shared, "resources": {"requests": amount}},
+        }
+        items = {"apiVersion": "v1", "kind": "List", "items": [volume, claim]}
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(items))
 
     def ctr(self, node: str, *words: str) -> str:
         """Ask the containerd of a node."""
@@ -145,11 +171,11 @@ class Cluster:
             "etcd": ([*control, "etcd", f"--data-dir={folder}/etcd", "--log-level=warn"], lambda: True),
             "apiserver": (
                 [*control, f"{servers}/kube-apiserver", *node_files.api_server(folder, self.server)],
-                lambda: self.try_kubectl("get", "--raw=/readyz").returncode == 0,
+                lambda: self._look_up("/api/v1/namespaces/default"),
             ),
             "controllers": (
                 [*control, f"{servers}/kube-controller-manager", *node_files.controllers(folder)],
-                lambda: self.try_kubectl("get", "serviceaccount", "default").returncode == 0,
+                lambda: self._look_up("/api/v1/namespaces/default/serviceaccounts/default"),
             ),
             "scheduler": ([*control, f"{servers}/kube-scheduler", *node_files.scheduler(folder)], lambda: True),
             "names": ([*control, sys.executable, names, self.server, self._tokens["admin"]], lambda: True),
@@ -177,8 +203,8 @@ class Cluster:
                 (hierarchy / f"{self.name}-{node}").mkdir()
             (self._cgroup(node) / "system").mkdir()
         self.run("etcd", "apiserver", *(f"containerd-{node}" for node in NODES))
-        with self._timed("image"):
-            self.load(images.busybox(self.folder))
+        with self._timed("images"):
+            self.load(images.write_images(self.folder))
         self.run("controllers", "scheduler", "names", *(f"kubelet-{node}" for node in NODES))
 
     def _write(self) -> None:
@@ -216,10 +242,8 @@ class Cluster:
         return False
 
     def _is_ready(self, node: str) -> bool:
-        found = self.try_kubectl("get", "node", node, "--output=json")
-        if found.returncode:
-            return False
-        conditions = json.loads(found.stdout)["status"].get("conditions", ())
+        found = self._look_up(f"/api/v1/nodes/{node}") or {"status": {}}
+        conditions = found["status"].get("conditions", ())
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def _answers(self, name: str, answers: Callable[[], Any]) -> bool:

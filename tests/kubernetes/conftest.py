@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from herringbone import Estimator, TrainingJob
 from tests.kubernetes.cluster import Cluster, missing
+from tests.kubernetes.images import SMALL
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the first test of the cluster the time to start it, too."""
+    for item in items:
+        if item.get_closest_marker("kubernetes") is not None:
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +45,41 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=true", "--timeout=150s")
     cluster.wait(lambda: not any(map(cluster.processes, ("n1", "n2"))), "the processes of the pods end")
+
+
+@pytest.fixture
+def results(cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the claim `results`, which the pods of both nodes can write to."""
+    folder = tmp_path_factory.mktemp("results")
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o777)
+    cluster.make_volume("results", namespace, folder)
+    yield folder
+    cluster.kubectl("delete", "persistentvolumeclaim", "results", f"--namespace={namespace}", "--wait=false")
+    cluster.kubectl("delete", "persistentvolume", "results", "--wait=false")
+
+
+@pytest.fixture
+def submit(cluster: Cluster, results: Path, tmp_path: Path, monkeypatch) -> Callable[..., TrainingJob]:
+    """Submits a script, given as text, on two pods, and returns without waiting."""
+    assert results.exists()
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HERRINGBONE_STOP_GRACE", "5")
+    monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "1")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def fit(text: str, *, inputs: Any = None, job_name: str = "Digits-1", **options: Any) -> TrainingJob:
+        Path("train.py").write_text(text)
+        arguments = {
+            "instance_type": "k8s:team-a",
+            "instance_count": 2,
+            "image_uri": SMALL,
+            "output_path": "pvc://results/jobs",
+            "distribution": {"torch_distributed": {"enabled": True}},
+            **options,
+        }
+        return Estimator("train.py", **arguments).fit(inputs, wait=False, job_name=job_name)
+
+    return fit

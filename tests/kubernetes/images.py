@@ -6,21 +6,62 @@ import hashlib
 import io
 import json
 import subprocess
+import sysconfig
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.kubernetes.node_files import PAUSE
+from tests.ssh.small_image import shared_libraries, small_image_tar
 
 BUSYBOX = PAUSE
+# A host: this Python without its extras, the programs of the contract, and busybox.
+SMALL = "docker.io/herringbone-tests/small:1"
 _BUSYBOX = Path("/bin/busybox")
+# The tests' Python; of busybox, `env` and others are at the usual places, too.
+_PATH = "PATH=/usr/local/bin:/usr/bin:/bin:/opt/python/bin"
 
 
-def busybox(folder: Path) -> Path:
-    """Write an image of Debian's static busybox, in the form of `docker save`; its program waits for ever."""
+def write_images(folder: Path) -> Path:
+    """Write both images in the form of `docker save`, as one file."""
+    layers = [_busybox_layer(), small_image_tar(_torch_libraries())]
+    archive = folder / "images.tar"
+    manifest = []
+    with tarfile.open(archive, "w") as tar:
+        for number, layer in enumerate(layers):
+            _add(tar, f"layer{number}.tar", layer)
+        for name, count in ((BUSYBOX, 1), (SMALL, 2)):
+            config = f"{count}.json"
+            _add(tar, config, json.dumps(_config(layers[:count])).encode())
+            files = [f"layer{number}.tar" for number in range(count)]
+            manifest.append({"Config": config, "RepoTags": [name], "Layers": files})
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
+    return archive
+
+
+def _torch_libraries() -> list[Path]:
+    """Return the system's libraries that torch needs. Jobs mount torch itself, whose import would take minutes."""
+    packages = Path(sysconfig.get_path("purelib"))
+    found = shared_libraries([*(packages / "torch" / "lib").glob("libtorch_*.so")])
+    return [path for path in found if not path.is_relative_to(packages)]
+
+
+def _config(layers: Sequence[bytes]) -> dict[str, object]:
+    return {
+        "architecture": "amd64",
+        "os": "linux",
+        # The program of the pods' own container, which waits for ever.
+        "config": {"Cmd": ["/bin/sleep", "infinity"], "Env": [_PATH]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]},
+    }
+
+
+def _busybox_layer() -> bytes:
     layer = io.BytesIO()
+    programs = subprocess.run((_BUSYBOX, "--list"), check=True, capture_output=True, text=True).stdout.split()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.add(_BUSYBOX, "bin/busybox")
-        for name in subprocess.run((_BUSYBOX, "--list"), check=True, capture_output=True, text=True).stdout.split():
+        for name in programs:
             if name != "busybox":
                 link = tarfile.TarInfo(f"bin/{name}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
@@ -29,22 +70,10 @@ def busybox(folder: Path) -> Path:
             place = tarfile.TarInfo(name)
             place.type, place.mode = tarfile.DIRTYPE, mode
             tar.addfile(place)
-    content = layer.getvalue()
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Cmd": ["/bin/sleep", "infinity"], "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(content).hexdigest()}"]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [PAUSE], "Layers": ["layer.tar"]}]
-    archive = folder / "busybox.tar"
-    with tarfile.open(archive, "w") as tar:
-        for name, text in (
-            ("layer.tar", content),
-            ("config.json", json.dumps(config).encode()),
-            ("manifest.json", json.dumps(manifest).encode()),
-        ):
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
-    return archive
+    return layer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ def make_small_image(engine: Any, name: str) -> None:
     changes = ["LABEL dev.herringbone.contract=1", "ENV PATH=/usr/local/bin:/usr/bin:/bin"]
     # As images of others have them; the job's folders take their places.
     changes.append('VOLUME ["/opt/ml/model", "/opt/ml/output", "/opt/ml/input/data"]')
-    engine.import_image_from_data(_content(), repository=repository, tag=tag, changes=changes)
+    engine.import_image_from_data(small_image_tar(), repository=repository, tag=tag, changes=changes)
 
 
-def _content() -> bytes:
+def small_image_tar(libraries: Iterable[Path] = ()) -> bytes:
+    """Return the image's only layer, with further libraries of this machine."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     program = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}").resolve()
     library = f"{_PREFIX}/lib/{stdlib.name}"
@@ -41,7 +43,8 @@ def _content() -> bytes:
         for package in (msgspec, herringbone_contract, herringbone_entry):
             folder = Path(str(package.__file__)).parent
             archive.add(folder, f"{library}/site-packages/{folder.name}", filter=_without_extras)
-        for path in _shared_libraries([program, *(stdlib / "lib-dynload").glob("*.so")]):
+        parts = (*(stdlib / "lib-dynload").glob("*.so"), *Path(str(msgspec.__file__)).parent.glob("*.so"))
+        for path in {*shared_libraries([program, *parts]), *libraries}:
             archive.add(path.resolve(), str(path).lstrip("/"))
         for path_in_image, text, mode in (
             ("usr/local/bin/train", _TRAIN, 0o755),
@@ -58,7 +61,7 @@ def _without_extras(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if name in _LEFT_OUT or name.startswith("config-") else entry
 
 
-def _shared_libraries(programs: list[Path]) -> set[Path]:
+def shared_libraries(programs: list[Path]) -> set[Path]:
     assert shutil.which("ldd")
     output = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True).stdout
     words = {word for line in output.splitlines() for word in line.split() if word.startswith("/") and word[-1] != ":"}
