@@ -86,7 +86,8 @@ class Failure(NamedTuple):
     @property
     def what(self) -> str:
         """The event in one line, the exception first."""
-        death = describe_exit(self.exit_code) if self.exit_code else ""
+        # A fault that a watcher found is no process's end.
+        death = describe_exit(self.exit_code) if self.exit_code and not self.fault else ""
         if not self.exception:
             return ": ".join(part for part in (death, self.message) if part)
         event = f"{self.exception}: {self.message}" if self.message else self.exception
@@ -158,7 +159,7 @@ def taken_away(host: str, notice: str) -> Failure:
     """Return the failure of a job that ended because the platform takes a host of it away.
 
     >>> taken_away("algo-1", "/run/drain exists").what
-    'exit code 143, killed by SIGTERM: the platform takes away algo-1: /run/drain exists'
+    'the platform takes away algo-1: /run/drain exists'
     """
     message = f"the platform takes away {host}: {notice}"
     return Failure(host=host, exit_code=STOPPED_CODE, message=message, fault=DRAIN)

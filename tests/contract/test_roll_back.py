@@ -119,3 +119,33 @@ def test_a_trainers_folder_that_nobody_has_filled_goes_by_its_number(tmp_path):
     (tmp_path / "checkpoint-32").mkdir()
     (tmp_path / "checkpoint-9").mkdir()
     assert roll_back(tmp_path, BadSteps(1.0, 13, 14)) == ["checkpoint-32"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "led"),
+    [
+        ("last.pt", None, "step-8.pt"),
+        ("latest", "step-12.pt\n", "step-8.pt\n"),
+        ("latest_checkpointed_iteration.txt", "12", "8"),
+    ],
+)
+def test_what_leads_to_a_checkpoint_set_aside_leads_to_the_newest_left(tmp_path, name, text, led):
+    for step in (4, 8, 12):
+        file(tmp_path / f"step-{step}.pt", float(step))
+    if text is None:
+        (tmp_path / name).symlink_to("step-12.pt")
+    else:
+        file(tmp_path / name, 13.0, text)
+    assert roll_back(tmp_path, BadSteps(9.0, 9, 11, 1)) == ["step-12.pt"]
+    assert (os.readlink(tmp_path / name) if text is None else (tmp_path / name).read_text()) == led
+    # Nothing is left that it could lead to.
+    assert roll_back(tmp_path, BadSteps(1.0, 0, 12, 1)) == ["step-4.pt", "step-8.pt"]
+    assert not os.path.lexists(tmp_path / name)
+
+
+def test_another_job_passes_data_over_only_where_it_goes_on_from_a_checkpoint(tmp_path):
+    ours(tmp_path, 10, 5.0)
+    roll_back(tmp_path, BadSteps(5.5, 12, 14, 1), job="one")
+    assert passed_over(tmp_path, "one") == passed_over(tmp_path, "two") == (14, 1)
+    (tmp_path / "step-10").rename(tmp_path / ".step-10")
+    assert (passed_over(tmp_path, "one"), passed_over(tmp_path, "two")) == ((14, 1), (0, 0))

@@ -18,6 +18,7 @@ from pathlib import Path
 from herringbone_contract.checkpoint.manifest import MANIFEST, NEWEST
 from herringbone_contract.checkpoint.publication import note_newest
 from herringbone_contract.checkpoint.verification import newest_tag, read_manifest
+from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.faults.bad_steps import BadSteps
 from herringbone_contract.files import try_locked, write_whole
@@ -30,6 +31,9 @@ _STEP = {"folder": re.compile(r"checkpoint-(\d+)"), "file": re.compile(r"(?:^|[^
 # Files that are written after a checkpoint, or without any.
 _TEXTS = (".csv", ".tsv", ".jsonl", ".log", ".txt", ".md", ".html", ".png", ".yaml", ".yml")
 _EVENT_FILES = "tfevents"
+# A file that is no longer, with the name or the number of a checkpoint, leads to that one.
+_POINTER_BYTES = 256
+_NUMBER = re.compile(r"(\d+)(?=\D*$)")
 
 
 def is_beside(name: str) -> bool:
@@ -43,8 +47,8 @@ def is_beside(name: str) -> bool:
     return last == NEWEST or _EVENT_FILES in last or last.endswith(_TEXTS)
 
 
-def roll_back(folder: Path, bad: BadSteps) -> list[str]:
-    """Set the checkpoints aside that may have the fault, note the data to pass over, and return their names.
+def roll_back(folder: Path, bad: BadSteps, *, job: str = "") -> list[str]:
+    """Set the checkpoints of a job aside that may have the fault, note the data to pass over, and return their names.
 
     A checkpoint whose step is known is compared with the steps, any other file with the time of the last good loss.
     Of an attempt that was rolled back before and has had no good loss since, the one that it began from is set aside,
@@ -56,24 +60,36 @@ def roll_back(folder: Path, bad: BadSteps) -> list[str]:
             stack.enter_context(try_locked(folder / _LOCK, seconds=_LOCK_SECONDS) or nullcontext())
         late: list[Path] = []
         _is_late(folder, bad, late)
-        before, batches = passed_over(folder)
+        before, batches = passed_over(folder, job)
         if bad.end is not None and bad.end > before:
-            note = {"end": bad.end, "batches": bad.batches or batches}
+            note = {"end": bad.end, "batches": bad.batches or batches, "job": job}
             with suppress(OSError):
                 write_whole(folder / _FILE, json.dumps(note).encode(), mode=0o666, synced=True)
             # Another host of this folder finds the note of this fault.
             if bad.begin is None and before and (left := _with_steps(folder, late)):
                 late.append(max(left)[1])
+        parents = {path.parent for path in late}
+        pointers = [(path, target, target.is_dir()) for parent in parents for path, target in _pointers(parent).items()]
         names = [str(path.relative_to(folder)) for path in sorted(late) if _set_aside(path)]
-        for parent in {path.parent for path in late}:
+        for parent in parents:
             _correct_newest(parent)
+        for path, target, is_folder in pointers:
+            if not os.path.lexists(target):
+                _lead_back(path, target.suffix, is_folder=is_folder)
         return names
 
 
-def passed_over(folder: str | os.PathLike[str] | None) -> tuple[int, int]:
-    """Return the step before which no data is used again, and the batches that each takes; (0, 0) without a fault."""
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+def passed_over(folder: str | os.PathLike[str] | None, job: str | None = None) -> tuple[int, int]:
+    """Return the step before which no data is used again, and the batches that each takes; (0, 0) without a fault.
+
+    `job` is the job's name, by default that of this process. The fault of another job counts where its checkpoints are
+    left, with which this one goes on.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         found = json.loads(Path(folder or os.devnull, _FILE).read_bytes())
+        own = os.environ.get(HostVariable.JOB_NAME, "") if job is None else job
+        if found.get("job", own) != own and not _entries(Path(folder or os.devnull)):
+            return 0, 0
         end, batches = int(found["end"]), int(found["batches"])
         return max(end, 0), max(batches, 0)
     return 0, 0
@@ -100,9 +116,59 @@ def _is_late(folder: Path, bad: BadSteps, late: list[Path]) -> bool:
 
 
 def _entries(folder: Path) -> Iterable[Path]:
+    pointers = _pointers(folder)
+    return [path for path in _shown(folder) if not is_beside(path.name) and path not in pointers]
+
+
+def _shown(folder: Path) -> list[Path]:
     with suppress(OSError):
-        return [path for path in folder.iterdir() if not path.name.startswith(".") and not is_beside(path.name)]
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
     return []
+
+
+def _pointers(folder: Path) -> dict[Path, Path]:
+    """Return the links and small files of a folder that lead to an entry of it, each with the entry."""
+    paths = [path for path in _shown(folder) if path.name != NEWEST]
+    names = {path.name for path in paths}
+    numbers = {int(match[1]): path.name for path in paths if (match := _NUMBER.search(path.name))}
+    found = {}
+    for path in paths:
+        with suppress(OSError, ValueError):
+            if path.is_symlink():
+                target: str | None = os.readlink(path)  # noqa: PTH115 - the text as it is
+            elif not path.is_file() or path.lstat().st_size > _POINTER_BYTES:
+                continue
+            else:
+                text = path.read_text().strip()
+                target = numbers.get(int(text)) if text.isdecimal() else text
+            if target in names and target != path.name:
+                found[path] = folder / target
+    return found
+
+
+def _lead_back(path: Path, suffix: str, *, is_folder: bool) -> None:
+    """Have a link or a small file lead to the newest checkpoint like the one that was set aside; without one, it goes.
+
+    Nothing is lost by that: it held a name alone.
+    """
+    entries = [each for each in _entries(path.parent) if each != path and not each.is_symlink()]
+    like = [each for each in entries if (each.suffix, each.is_dir()) == (suffix, is_folder)]
+    with suppress(OSError):
+        if not like:
+            path.unlink()
+            return
+        new = max(like, key=_written).name
+        if path.is_symlink():
+            beside = path.with_name(f".{path.name}.new")
+            beside.unlink(missing_ok=True)
+            beside.symlink_to(new)
+            beside.rename(path)
+            return
+        text = path.read_text()
+        number = _NUMBER.search(new)
+        if text.strip().isdecimal() and number is not None:
+            new = str(int(number[1]))
+        write_whole(path, text.replace(text.strip(), new).encode(), mode=0o666, synced=True)
 
 
 def _written(path: Path) -> float:

@@ -14,6 +14,7 @@ hosts check` judges those of an inventory. A report is JSON; each member may be 
     xids                        [number, age in seconds] of messages of NVIDIA's driver
     seconds, bytes, is_sum      of an all-reduce between the hosts, and whether its result was right
     speeds                      host -> bytes a second that arrived from it
+    apart                       why an all-reduce with the other hosts has failed
     trouble                     why something was not examined
 """
 
@@ -29,7 +30,7 @@ MAX_SKEW_SECONDS = 2.0
 MIN_FREE_BYTES = 1 << 30
 _LEAST_MEMORY, _LESS_MEMORY = 0.1, 0.5
 # Parts of the median: a link, and the time of a device.
-SLOW_LINK, _SLOW_DEVICE = 1 / 3, 1.5
+SLOW_LINK, _SLOW_DEVICE = 1 / 5, 1.5
 # NVIDIA's list: memory, bus, link. Older ones than a day may have been repaired by a reset.
 _XIDS, _XID_SECONDS = (48, 63, 64, 74, 79, 94, 95), 86_400.0
 # A device's own errors in a log, or in the message of an exception.
@@ -123,6 +124,8 @@ def _weak(report: Mapping[str, Any]) -> Iterator[str]:
         yield "{:.1f} of {:.1f} GB of memory are free: other processes use it".format(
             *(size / 1e9 for size in report["memory"])
         )
+    if report.get("apart"):
+        yield f"it cannot sum with other hosts, as a script will: {report['apart']}; is a firewall in between?"
     devices = report.get("devices", ())
     if 0 < report.get("answering", 0) < report.get("gpus", 0):
         yield f"torch sees {report['answering']} of its {report['gpus']} GPUs"

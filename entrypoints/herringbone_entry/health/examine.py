@@ -54,7 +54,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         report["trouble"] = f"devices and network, because its Python has no {error.name}"
     except Exception as error:  # noqa: BLE001 - of any library and driver
-        report["trouble"] = printable(f"{type(error).__name__}: {error}".splitlines()[0])[:300]
+        member = "apart" if request["ask"] == "links" else "trouble"
+        report[member] = printable(f"{type(error).__name__}: {error}".splitlines()[0])[:300]
     return report
 
 

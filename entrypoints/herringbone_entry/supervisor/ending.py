@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone_contract.failure import STOPPED_CODE
 from herringbone_entry import processes
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.supervisor.membership import Membership
@@ -88,7 +89,7 @@ class Ending:
         host = self._context.host
         if cause.bad is None or answer(cause.fault, host.fault_policies) != ROLL_BACK:
             return
-        names = roll_back(Path(host.checkpoints), cause.bad)
+        names = roll_back(Path(host.checkpoints), cause.bad, job=host.job_name)
         if names:
             self._context.log(f"roll_back: set aside, as hidden entries of the folder: {', '.join(names)}")
         if cause.bad.end is None and host.is_first:
@@ -108,7 +109,8 @@ class Ending:
                     self._context.send_event({"kind": "failure", "t": time.time(), "record": record.to_json()})
                     break
         # The head alone: the rank's own lines above have its traceback.
-        self._context.log(f"failed: {cause.head}")
+        is_stop = cause.fault and cause.exit_code == STOPPED_CODE
+        self._context.log(f"{'stopped' if is_stop else 'failed'}: {cause.head}")
 
 
 def load_modules() -> None:

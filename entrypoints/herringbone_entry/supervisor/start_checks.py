@@ -95,8 +95,9 @@ class StartChecks:
 
     def _go_on(self, stage: str) -> None:
         for host in self._asked - self._answered if stage != "look" else ():
-            what = "devices and memory" if stage == "local" else "its network"
-            self._reports.setdefault(host, {})["trouble"] = f"{what}: no answer within {_LIMITS[stage]:g} s"
+            why = f"no answer within {_LIMITS[stage]:g} s"
+            missing = {"trouble": f"devices and memory: {why}"} if stage == "local" else {"apart": why}
+            self._reports.setdefault(host, {}).update(missing)
         if stage == "look":
             self._order({"kind": "say", "host": self._register.first, "text": self._register.report()})
             self._examine()

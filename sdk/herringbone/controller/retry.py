@@ -23,17 +23,18 @@ from herringbone_contract.faults.policies import EXCLUDE_HOST, REPLAN, RESTART, 
 
 if TYPE_CHECKING:
     from herringbone.plan.options.typed import Options
+    from herringbone_contract.failure import Failure
 
 # An action of `log_policies` alone.
 BLAME_SILENT_HOST = "blame_silent_host"
-# A pattern in a host's log -> the kind of fault that it shows; asked in this order.
+# A kind of fault -> the pattern in a host's log that shows it; asked in this order, a lost host behind the first.
 LOG_FAULTS: Mapping[str, str] = MappingProxyType(
     {
+        "device_error": DEVICE_ERROR,
         # The same batch would run out of memory again.
-        r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CPUAllocator: can't allocate memory": "out_of_memory",
-        DEVICE_ERROR: "device_error",
+        "out_of_memory": r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CPUAllocator: can't allocate memory",
         # The ranks that waited print this; the rank that they waited for prints nothing.
-        r"Watchdog caught collective operation timeout|NCCL (communicator was aborted|timeout)": "collective_timeout",
+        "collective_timeout": r"Watchdog caught collective operation timeout|NCCL communicator was aborted",
     }
 )
 # A supervisor's words for a process that it cannot end (`supervisor.ending`).
@@ -49,7 +50,7 @@ class Policies(NamedTuple):
     """The user's wishes about faults: `logs` maps a pattern in a log to an action, `faults` a kind to an answer.
 
     The first one decides that applies: the user's own patterns in their order, the fault for which a watcher ended the
-    attempt, the patterns of LOG_FAULTS, a lost host.
+    attempt, a broken device, a lost host, the other patterns of LOG_FAULTS.
     """
 
     logs: Mapping[str, str] = MappingProxyType({})
@@ -111,13 +112,14 @@ def find_policy(policies: Policies, verdict: Verdict, logs: Mapping[str, str]) -
     if failure is not None and failure.fault:
         hosts = () if failure.host is None else (failure.host,)
         return PolicyMatch(answer(failure.fault, policies.faults), hosts, failure.message, failure.fault)
-    for pattern, fault in LOG_FAULTS.items():
-        if match := _search(pattern, logs):
+    for fault, pattern in LOG_FAULTS.items():
+        if fault != "device_error" and failure is not None and verdict.lost is not None:
+            # What a script says of memory or of time before that, it has survived.
+            return PolicyMatch(answer("host_lost", policies.faults), (verdict.lost,), failure.what, "host_lost")
+        if (match := _search(pattern, logs)) and not (fault == "out_of_memory" and _is_another(failure, pattern)):
             action = answer(fault, policies.faults)
             silent = fault == "collective_timeout" and action == RESTART
             return PolicyMatch(BLAME_SILENT_HOST if silent else action, *match, fault)
-    if verdict.lost is not None and failure is not None:
-        return PolicyMatch(answer("host_lost", policies.faults), (verdict.lost,), failure.what, "host_lost")
     return None
 
 
@@ -128,6 +130,12 @@ def unkillable(logs: Mapping[str, str]) -> tuple[str, ...]:
     ('algo-1',)
     """
     return tuple(host for host, text in logs.items() if _UNKILLABLE.search(text))
+
+
+def _is_another(failure: Failure | None, pattern: str) -> bool:
+    """Report whether a script has ended by another exception than the pattern's, which it has caught then."""
+    texts = () if failure is None or not failure.exception else (failure.what, *failure.log_tail)
+    return bool(texts) and not any(re.search(pattern, text) for text in texts)
 
 
 def _search(pattern: str, logs: Mapping[str, str]) -> tuple[tuple[str, ...], str] | None:

@@ -85,16 +85,21 @@ def test_hosts_that_do_not_answer_are_named_and_the_job_starts() -> None:
     bench.report("algo-3", "checked", ask="local", report=REPORT)
     bench.advance(LOCAL_SECONDS)
     assert bench.orders[-1]["request"]["hosts"] == ["algo-1", "algo-3"]
-    bench.report("algo-1", "checked", ask="links", report={"trouble": "RuntimeError: timed out"})
+    bench.report("algo-1", "checked", ask="links", report={"apart": "RuntimeError: timed out"})
     # It answers the first request now.
     bench.report("algo-2", "checked", ask="local", report=REPORT)
     bench.advance(LINKS_SECONDS)
     assert bench.kinds[-1] == "start"
     lines = [line for line in said(bench) if line.startswith("health")]
     assert [line.partition("not examined: ")[2] for line in lines] == [
-        "RuntimeError: timed out",
-        "its network: no answer within 15 s",
+        "",
+        "",
         "devices and memory: no answer within 20 s",
+    ]
+    warnings = [line for line in said(bench) if line.startswith("warning")]
+    assert [line.partition("as a script will: ")[2] for line in warnings] == [
+        "RuntimeError: timed out; is a firewall in between?",
+        "no answer within 15 s; is a firewall in between?",
     ]
 
 

@@ -108,8 +108,18 @@ def test_a_users_policy_comes_before_the_defaults_and_can_overrule_them():
     ],
 )
 def test_the_default_policies(line, action):
-    match = find_policy(Policies(), RAISED, {"algo-1": line})
+    died = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exit_code=134))
+    match = find_policy(Policies(), died, {"algo-1": line})
     assert (match and match.action) == action
+
+
+def test_what_a_script_has_survived_decides_nothing():
+    logs = {"algo-1": "batch 64: CUDA out of memory, trying 32", "algo-2": "INFO: NCCL timeout is 600 s"}
+    assert find_policy(Policies(), LOST, logs).fault == "host_lost"
+    assert find_policy(Policies(faults={"out_of_memory": "replan"}), RAISED, logs) is None
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB"
+    failed = RAISED.failure._replace(exception="OutOfMemoryError", message=message)
+    assert find_policy(Policies(), Verdict("Failed", "Failed", failed), logs).fault == "out_of_memory"
 
 
 HUNG = Verdict("Failed", "Failed", Failure("algo-2", 1, message="hang: no line: rank 1 (algo-2)", fault="hang"))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # A lease is twice as long as supervisors wait for a silent host, and ranks end far sooner than in the margin.
 _LEASE_HEARTBEATS, _MARGIN_HEARTBEATS = 6, 3
+_PAIR = 2
 
 
 def why_not_alone(plan: JobPlan, runtime: Runtime) -> str:
@@ -40,8 +41,11 @@ def why_not_alone(plan: JobPlan, runtime: Runtime) -> str:
 
 def retries_alone(plan: JobPlan, runtime: Runtime) -> bool:
     """Report whether the machines of a job retry it without a client."""
-    wanted = plan.options.max_retry_attempts and plan.options.retry_without_client is not False
-    return bool(wanted) and not why_not_alone(plan, runtime)
+    wanted = plan.options.retry_without_client
+    if wanted is None:
+        # Of two, one alone decides: while it is lost, a client could not either.
+        wanted = len(plan.hosts) != _PAIR
+    return bool(plan.options.max_retry_attempts and wanted) and not why_not_alone(plan, runtime)
 
 
 def who_retries(plan: JobPlan, runtime: Runtime) -> str:
@@ -52,6 +56,8 @@ def who_retries(plan: JobPlan, runtime: Runtime) -> str:
         return "the job's machines, without a client; a restart of a machine ends its part in it"
     why = why_not_alone(plan, runtime)
     other = f"its machines cannot, because {why}" if why else "retry_without_client=False keeps its machines from it"
+    if not why and plan.options.retry_without_client is None:
+        other = "of two machines only the first could; retry_without_client=True lets it"
     return f"a process that looks at the job; {other}"
 
 
