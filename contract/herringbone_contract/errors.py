@@ -21,6 +21,7 @@
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
     +-- ServiceError               a service does not answer, or refuses a request
     |   +-- IndexBusyError         the index of jobs is locked, or its disk is full or read-only, at this moment
+    |   +-- KubernetesError        a cluster's API server does not answer, or refuses a request
     |   +-- SlurmError             Slurm does not answer, or refuses a request
     |   +-- TrackerError           a tracker does not answer, or refuses the metrics of a job
     |   +-- AwsError               AWS refuses a request; `code` is its own error code

@@ -114,7 +114,7 @@ def test_the_client_comes_back_in_the_middle_and_only_observes(train, machines, 
 
 def test_a_job_that_waits_for_a_machine_is_stopped_by_a_client_that_comes_back(submit, machines, home, transport):
     script = "import time; print('ready', flush=True); time.sleep(600)"
-    options = {"environment": {"API_TOKEN": "x"}, "max_retry_attempts": 2}
+    options = {"environment": {"API_TOKEN": "x"}, "max_retry_attempts": 2, "retry_without_client": True}
     job = submit(script, hosts=2, name="waiting", **options)
     await_line(machines, "waiting", "ready")
     with closed_laptop(machines, job):

@@ -109,7 +109,7 @@ def test_a_killed_supervisor_and_a_cut_link_end_attempts_and_not_the_job(train, 
     started = time.monotonic()
     machines.cut("h-3")
     try:
-        expect(job, "from step 10 of 2")
+        expect(job, "from step 10 of 2", seconds=60)
         print(f"a link cut, the next attempt's first line after {time.monotonic() - started:.1f} s")
         followed = [line.text for line in job.logs(follow=True, host="algo-1")]
         assert job.wait(timeout=60).status == "Completed", job.failure.render()

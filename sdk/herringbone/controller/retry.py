@@ -313,7 +313,7 @@ def _why(match: PolicyMatch, machines: Mapping[str, str]) -> str:
     hosts = ", ".join(_host_on_machine(host, machines) for host in match.hosts)
     if match.fault == "host_lost" and hosts:
         return f"{hosts} was lost ({match.line})"
-    if match.fault and match.fault not in LOG_FAULTS.values():
+    if match.fault and match.fault not in LOG_FAULTS:
         # A watcher's own words begin with the kind, and name the machine where they can.
         return match.line if len(match.line) <= _SHOWN_CHARS else f"{match.line[:_SHOWN_CHARS]} ..."
     return f"{match.action} by the log of {hosts}: {match.line!r}"

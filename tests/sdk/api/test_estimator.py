@@ -125,7 +125,7 @@ def test_the_constructor_reads_no_file(tmp_path, monkeypatch):
 def test_an_instance_type_without_backend_is_refused_at_plan():
     with pytest.raises(
         UnsupportedError,
-        match=r"'pbs:gpu': this release has no backend .*, local_gpu, slurm:PARTITION, ssh:INVENTORY, ml\.\*$",
+        match=r"'pbs:gpu': this release has no backend .*, slurm:PARTITION, ssh:INVENTORY, k8s:NAMESPACE, ml\.\*$",
     ):
         Estimator("t.py", instance_type="pbs:gpu").plan()
     with pytest.raises(UnsupportedError, match=r"did you mean local_process\?"):
