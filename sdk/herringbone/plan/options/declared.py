@@ -110,8 +110,8 @@ Backends: local_process, local, ssh, slurm, ml."""
     min_instance_count: int | None
     """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh."""
     retry_without_client: bool | None
-    """Have the job's machines start retries by themselves, with the client gone, too. None: where they can, and are not \
-two. Backends: ssh."""
+    """Have the job's machines start retries by themselves, with the client gone, too. None: where they can, and \
+are not two. Backends: ssh."""
     hang_timeout: int | str | None
     """How long all ranks may be silent before the job hangs. 0 is never; None is 600 for `smp` and `smddp`, \
 1800 for others of several ranks. Unit: seconds."""
