@@ -77,13 +77,14 @@ class Line:
     def agreed(self, step_s: float) -> int:
         """Wait until all processes are here; return the number of steps to take, which last `step_s` here."""
         if self._steps is None:
-            self._connection.send_bytes(json.dumps(step_s).encode())
+            self.tell(step_s)
             self._steps = int(self._heard())
         return self._steps
 
     def tell(self, result: object) -> None:
         """Send a result."""
-        self._connection.send_bytes(json.dumps(result).encode())
+        with _living_parent():
+            self._connection.send_bytes(json.dumps(result).encode())
 
     def end(self, result: object) -> None:
         """Send the last result, and wait for the parent to end this process: others may still need its messages."""
@@ -91,11 +92,17 @@ class Line:
         self._heard()
 
     def _heard(self) -> bytes:
-        """Wait for the parent; end this process with a parent that the script has ended, or replaced by a program."""
-        try:
+        with _living_parent():
             return self._connection.recv_bytes()
-        except (EOFError, ConnectionError):
-            os._exit(1)
+
+
+@contextmanager
+def _living_parent() -> Iterator[None]:
+    """End this process with a parent that the script has ended, or replaced by a program."""
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        os._exit(1)
 
 
 Work = Callable[[int, Line], object]
