@@ -115,7 +115,9 @@ def test_stop_gives_the_script_its_time(submit):
     wait_until(lambda: "ready" in texts(job))
     job.stop()
     assert job.wait(timeout=15).status == "Stopped"
-    assert texts(job) == ["ready", "saving"]
+    ready, told, saving = texts(job)
+    assert (ready, saving) == ("ready", "saving")
+    assert told.startswith("asked to go (SIGTERM): ranks get SIGTERM, which ends them without a checkpoint unless")
     assert job.model_data is None
 
 
