@@ -56,7 +56,8 @@ def test_a_second_ctrl_c_leaves_nothing_behind_either(home, start_python):
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) != 0
-    assert running_in(home.path) == {}
+    # A child that was killed is gone a moment later, on a busy machine.
+    wait_until(lambda: not running_in(home.path), 10)
 
 
 def test_a_kill_ends_the_script_and_its_children_as_well(home, start_python):
