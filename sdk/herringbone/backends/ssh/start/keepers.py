@@ -11,6 +11,7 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.ssh.start.upload import has_shares
 from herringbone_contract.constants import DEFAULT_HEARTBEAT_SECONDS, HostVariable
 from herringbone_contract.errors import OptionError
+from herringbone_contract.faults.policies import REPLAN
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.attempts.current import CurrentAttempt
@@ -31,6 +32,8 @@ def why_not_alone(plan: JobPlan, runtime: Runtime) -> str:
         return "its hosts are containers"
     if len({host.group for host in plan.hosts}) > 1:
         return "its instance groups have machines of their own"
+    if REPLAN in plan.options.fault_policies.values():
+        return f"they know one layout, and fault_policies has {REPLAN}"
     if is_s3(plan.options.checkpoint_s3_uri):
         return "its checkpoints in S3 travel through the client"
     shares = [channel.name for channel in plan.channels if has_shares(channel, plan)]
