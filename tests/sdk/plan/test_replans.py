@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from herringbone import Estimator, PyTorch
-from herringbone.backends.review.settings import unserved_answers
+from herringbone.backends.ssh.start.keepers import retries_alone, why_not_alone
 from herringbone.controller import completion
 from herringbone.controller.retry import (
     Attempt,
@@ -160,12 +160,15 @@ def test_what_no_attempt_could_do_is_refused_at_plan(make, options, words):
         make(instance_type=kind, max_retry_attempts=1, **entry, **options).plan()
 
 
-def test_a_layout_that_the_machines_do_not_hear_of_is_refused():
-    """The machines start their own copy of the plan, so the job had run out of memory until no attempt was left."""
+def test_machines_that_know_one_layout_leave_the_job_to_a_client():
+    """They start their own copy of the plan, so the job had run out of memory until no attempt was left."""
     plan = planned()
-    alone = msgspec.structs.replace(plan.options, retry_without_client=True)
-    assert "know one layout" in unserved_answers(msgspec.structs.replace(plan, options=alone))["fault_policies"]
-    assert unserved_answers(plan) == {}
+    options = msgspec.structs.replace(plan.options, max_retry_attempts=2)
+    plan = msgspec.structs.replace(plan, options=options)
+    assert "know one layout" in why_not_alone(plan, "process")
+    assert not retries_alone(plan, "process")
+    restarted = msgspec.structs.replace(options, fault_policies={"out_of_memory": "restart"})
+    assert retries_alone(msgspec.structs.replace(plan, options=restarted), "process")
 
 
 def test_an_answer_that_restarts_needs_attempts():

@@ -84,8 +84,6 @@ def unserved_answers(plan: JobPlan) -> dict[str, str]:
         why = f"{REPLAN}: only layouts of PyTorch's estimators are predicted; answer with fail or restart"
     elif REPLAN in answers and plan.options.min_instance_count is not None:
         why = f"{REPLAN}: its layouts are of all hosts, and min_instance_count allows fewer; leave one of both out"
-    elif REPLAN in answers and plan.options.retry_without_client:
-        why = f"{REPLAN}: machines that retry without a client know one layout alone; leave retry_without_client out"
     return {"fault_policies": why} if why else {}
 
 
