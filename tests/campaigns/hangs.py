@@ -68,24 +68,37 @@ def engine(name: str, home: Path, image: str | None) -> Iterator[dict[str, Any]]
                 }
 
 
+@contextlib.contextmanager
+def in_folder(script: str) -> Iterator[Path]:
+    """Make a folder with a home and a script the current one."""
+    with tempfile.TemporaryDirectory(prefix="hbh-", ignore_cleanup_errors=True) as folder:
+        os.environ["HERRINGBONE_HOME"] = f"{folder}/home"
+        os.chdir(folder)
+        Path("train.py").write_text(script)
+        yield Path(folder)
+
+
+def submit(settings: dict[str, Any], **options: Any) -> TrainingJob:
+    """Submit a job of the script to the engine of these settings."""
+    own = dict(settings)
+    backend = own.pop("backend", None)
+    estimator = Estimator("train.py", **options, **own)
+    if backend is None:
+        return estimator.fit(logs=False, wait=False)
+    return TrainingJob.submit(plan_request(estimator._asked(None), backend, None), backend)
+
+
 def run(settings: dict[str, Any], fault: str) -> tuple[str, float]:
     """Run one job; return what is wrong with it, "" for nothing, and the seconds that it took."""
     began = time.monotonic()
-    own = dict(settings)
-    backend = own.pop("backend", None)
-    estimator = Estimator(
-        "train.py",
+    job = submit(
+        settings,
         instance_count=2,
         distribution={"torch_distributed": {"enabled": True}},
         hang_timeout=LIMIT,
         max_retry_attempts=3,
         environment={"FAULT": fault, "LASTS": str(LASTS), "FREEZER": _FREEZER, "OMP_NUM_THREADS": "1"},
-        **own,
     )
-    if backend is None:
-        job = estimator.fit(logs=False, wait=False)
-    else:
-        job = TrainingJob.submit(plan_request(estimator._asked(None), backend, None), backend)
     with contextlib.suppress(TimeoutError):
         job.wait(timeout=_SECONDS)
     lines = [line.text for line in job.logs()]
@@ -128,12 +141,9 @@ def main() -> int:
     parser.add_argument("--image")
     options = parser.parse_args()
     found: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="hbh-", ignore_cleanup_errors=True) as folder:
-        os.environ["HERRINGBONE_HOME"] = f"{folder}/home"
-        os.chdir(folder)
-        Path("train.py").write_text(SCRIPT)
+    with in_folder(SCRIPT) as folder:
         for name in options.engines.split(","):
-            with engine(name, Path(folder, "home"), options.image) as settings:
+            with engine(name, folder / "home", options.image) as settings:
                 for fault in options.faults.split(","):
                     if fault in _IMPOSSIBLE.get(name, ()):
                         continue

@@ -15,17 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from herringbone import Estimator, TrainingJob
-from herringbone.api.planning import plan_request
-from tests.campaigns.hangs import engine
+from tests.campaigns.hangs import engine, in_folder, submit
 
 _SECONDS = 180.0
 SCRIPT = """
@@ -71,10 +66,8 @@ FAULTS = ("killed", "lost", "hang", "busy", "nan")
 
 def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
     """Run one job, and return its moments in seconds after the fault."""
-    own = dict(settings)
-    backend = own.pop("backend", None)
-    estimator = Estimator(
-        "train.py",
+    job = submit(
+        settings,
         instance_count=2,
         distribution={"torch_distributed": {"enabled": True}},
         hang_timeout=4,
@@ -82,13 +75,8 @@ def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
         # A rank that is killed is the script's own failure.
         log_policies={"fault ": "restart"} if fault == "killed" else {},
         max_retry_attempts=1,
-        environment={"FAULT": fault, "OMP_NUM_THREADS": "1", "ALL_SAVE": "no" if backend is None else "yes"},
-        **own,
+        environment={"FAULT": fault, "OMP_NUM_THREADS": "1", "ALL_SAVE": "yes" if "backend" in settings else "no"},
     )
-    if backend is None:
-        job = estimator.fit(logs=False, wait=False)
-    else:
-        job = TrainingJob.submit(plan_request(estimator._asked(None), backend, None), backend)
     if job.wait(timeout=_SECONDS).status != "Completed":
         raise RuntimeError(f"{fault}: {job.status}: {[line.text for line in job.logs()][-5:]}")
     text = "\n".join(line.text for line in job.logs())
@@ -117,12 +105,9 @@ def main() -> int:
     parser.add_argument("--image")
     options = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory(prefix="hbl-", ignore_cleanup_errors=True) as folder:
-        os.environ["HERRINGBONE_HOME"] = f"{folder}/home"
-        os.chdir(folder)
-        Path("train.py").write_text(SCRIPT)
+    with in_folder(SCRIPT) as folder:
         for name in options.engines.split(","):
-            with engine(name, Path(folder, "home"), options.image) as settings:
+            with engine(name, folder / "home", options.image) as settings:
                 for fault in options.faults.split(","):
                     runs = [run(settings, fault) for _ in range(options.times)]
                     medians = {each: round(statistics.median(one[each] for one in runs), 2) for each in runs[0]}

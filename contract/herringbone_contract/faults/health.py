@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 
 MAX_SKEW_SECONDS = 2.0
 MIN_FREE_BYTES = 1 << 30
+# Data loaders and NCCL keep what they share there.
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no file is made there that has a name
 _LEAST_MEMORY, _LESS_MEMORY = 0.1, 0.5
 # Parts of the median: a link, and the time of a device.
 SLOW_LINK, _SLOW_DEVICE = 1 / 5, 1.5
@@ -89,7 +91,7 @@ def line(report: Mapping[str, Any]) -> str:
     """
     devices, parts = report.get("devices", ()), []
     if "memory" in report:
-        parts.append("{:.1f} of {:.1f} GB of memory are free".format(*(size / 1e9 for size in report["memory"])))
+        parts.append(_free(*report["memory"]))
     if devices:
         right = sum(not device["wrong"] and not device["error"] for device in devices)
         parts.append(f"{right} of {len(devices)} devices compute right")
@@ -121,9 +123,7 @@ def _weak(report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("free_bytes", MIN_FREE_BYTES) < MIN_FREE_BYTES:
         yield f"{report['free_bytes'] / 1e6:.0f} MB are free on its disk, which may run full"
     if "memory" in report and report["memory"][0] < _LEAST_MEMORY * report["memory"][1]:
-        yield "{:.1f} of {:.1f} GB of memory are free: other processes use it".format(
-            *(size / 1e9 for size in report["memory"])
-        )
+        yield f"{_free(*report['memory'])}: other processes use it"
     if report.get("apart"):
         yield f"it cannot sum with other hosts, as a script will: {report['apart']}; is a firewall in between?"
     devices = report.get("devices", ())
@@ -152,8 +152,8 @@ def _behind(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
         # Of another size is of another kind.
         others = [other[0] for name, other in memory.items() if name != host and abs(other[1] - total) < total / 10]
         if others and _LEAST_MEMORY * total <= available < _LESS_MEMORY * median(others):
-            what = f"{available / 1e9:.1f} of {total / 1e9:.1f} GB of memory are free, on other hosts"
-            yield Finding(host, f"{what} {median(others) / 1e9:.1f}: other processes use it")
+            elsewhere = f"on other hosts {median(others) / 1e9:.1f}"
+            yield Finding(host, f"{_free(available, total)}, {elsewhere}: other processes use it")
     times: dict[str, list[tuple[str, int, float]]] = {}
     for host, report in reports.items():
         for number, device in enumerate(report.get("devices", ())):
@@ -187,6 +187,10 @@ def _slow_links(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     for link in sorted(slow - explained):
         what = f"{link[0]} to {link[1]}: {_mbit(speeds, [link])} Mbit/s, other links {usual * 8 / 1e6:.0f}"
         yield Finding(None, what)
+
+
+def _free(available: float, total: float) -> str:
+    return f"{available / 1e9:.1f} of {total / 1e9:.1f} GB of memory are free"
 
 
 def _mbit(speeds: Mapping[tuple[str, str], float], links: Sequence[tuple[str, str]]) -> str:

@@ -11,6 +11,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
+from herringbone_contract.faults.health import SHARED_MEMORY
 from herringbone_entry import processes
 from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.reserved_port import ReservedPort
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Check
 
 _READ_BYTES = 1 << 20
-# Data loaders and NCCL keep what they share there.
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no file is made there that has a name
 
 
 class HostChecks:
@@ -53,7 +52,7 @@ class HostChecks:
         host = self._context.host
         if request["ask"] == "local":
             self._port = ReservedPort()
-            request |= {"folders": [str(host.paths.model), _SHARED_MEMORY]}
+            request |= {"folders": [str(host.paths.model), SHARED_MEMORY]}
             request |= {"gpus": int(self._prepared.environment["SM_NUM_GPUS"])}
         elif host.name not in request["hosts"]:
             return

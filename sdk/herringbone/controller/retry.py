@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # An action of `log_policies` alone.
 BLAME_SILENT_HOST = "blame_silent_host"
-# A kind of fault -> the pattern in a host's log that shows it; asked in this order, a lost host behind the first.
+# A kind of fault -> the pattern in a host's log that shows it.
 LOG_FAULTS: Mapping[str, str] = MappingProxyType(
     {
         "device_error": DEVICE_ERROR,
@@ -112,14 +112,17 @@ def find_policy(policies: Policies, verdict: Verdict, logs: Mapping[str, str]) -
     if failure is not None and failure.fault:
         hosts = () if failure.host is None else (failure.host,)
         return PolicyMatch(answer(failure.fault, policies.faults), hosts, failure.message, failure.fault)
-    for fault, pattern in LOG_FAULTS.items():
-        if fault != "device_error" and failure is not None and verdict.lost is not None:
-            # What a script says of memory or of time before that, it has survived.
-            return PolicyMatch(answer("host_lost", policies.faults), (verdict.lost,), failure.what, "host_lost")
-        if (match := _search(pattern, logs)) and not (fault == "out_of_memory" and _is_another(failure, pattern)):
-            action = answer(fault, policies.faults)
-            silent = fault == "collective_timeout" and action == RESTART
-            return PolicyMatch(BLAME_SILENT_HOST if silent else action, *match, fault)
+    if match := _search(LOG_FAULTS["device_error"], logs):
+        return PolicyMatch(answer("device_error", policies.faults), *match, "device_error")
+    if failure is not None and verdict.lost is not None:
+        # What a script says of memory or of time before that, it has survived.
+        return PolicyMatch(answer("host_lost", policies.faults), (verdict.lost,), failure.what, "host_lost")
+    memory = LOG_FAULTS["out_of_memory"]
+    if (match := _search(memory, logs)) and not _is_another(failure, memory):
+        return PolicyMatch(answer("out_of_memory", policies.faults), *match, "out_of_memory")
+    if match := _search(LOG_FAULTS["collective_timeout"], logs):
+        action = answer("collective_timeout", policies.faults)
+        return PolicyMatch(BLAME_SILENT_HOST if action == RESTART else action, *match, "collective_timeout")
     return None
 
 

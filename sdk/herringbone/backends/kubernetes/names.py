@@ -10,9 +10,9 @@ import hashlib
 import re
 from typing import NamedTuple
 
+from herringbone.backends.review.settings import named_place
 from herringbone.plan.options.kubernetes import OWN_PREFIX, KubernetesSettings
 from herringbone.plan.plan import JobPlan
-from herringbone_contract.errors import OptionError, UnsupportedError
 
 PREFIX = "k8s:"
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -87,13 +87,7 @@ class ObjectNames(NamedTuple):
 
 def namespace_of(plan: JobPlan) -> str:
     """Return the namespace of a job. Raises `OptionError` or `UnsupportedError`."""
-    types = list(dict.fromkeys(host.instance_type for host in plan.hosts))
-    if len(types) > 1:
-        raise UnsupportedError(f"instance_groups: a job on Kubernetes has one namespace, not {' and '.join(types)}")
-    namespace = types[0].removeprefix(PREFIX)
-    if not _NAMESPACE.fullmatch(namespace):
-        raise OptionError(f"instance_type {types[0]!r}: not the name of a namespace; write for example 'k8s:team-a'")
-    return namespace
+    return named_place(plan, PREFIX, _NAMESPACE, "Kubernetes", "namespace", "k8s:team-a")
 
 
 def settings_of(plan: JobPlan) -> KubernetesSettings:

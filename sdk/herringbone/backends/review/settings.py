@@ -8,7 +8,7 @@ from herringbone.aws.location import is_s3
 from herringbone.plan.frameworks import script_framework
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone_contract.distribution import check_layout
-from herringbone_contract.errors import DistributionError
+from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 from herringbone_contract.faults.policies import REPLAN, ROLL_BACK
 from herringbone_contract.layout import ranks_on_host
 from herringbone_contract.model_parallel.values import value_or
@@ -68,6 +68,20 @@ def unserved_settings(plan: JobPlan, library: Library) -> dict[str, str]:
     if library is Library.HERRINGBONE and framework == "pytorch":
         refusals |= _replicas_without_average(plan)
     return refusals
+
+
+def named_place(plan: JobPlan, prefix: str, pattern: re.Pattern[str], where: str, noun: str, example: str) -> str:
+    """Return what a job's instance type names behind its prefix, such as a partition, which all hosts have in common.
+
+    Raises `OptionError` or `UnsupportedError`, in the words of the backend `where`.
+    """
+    types = list(dict.fromkeys(host.instance_type for host in plan.hosts))
+    if len(types) > 1:
+        raise UnsupportedError(f"instance_groups: a job on {where} has one {noun}, not {' and '.join(types)}")
+    name = types[0].removeprefix(prefix)
+    if not pattern.fullmatch(name):
+        raise OptionError(f"instance_type {types[0]!r}: not the name of a {noun}; write for example {example!r}")
+    return name
 
 
 def unserved_answers(plan: JobPlan) -> dict[str, str]:

@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from herringbone.backends.review.settings import named_place
 from herringbone.plan.options.slurm import SlurmSettings
 from herringbone.plan.plan import JobPlan
 from herringbone.records.home import JobFolder
-from herringbone_contract.errors import OptionError, UnsupportedError
 
 PREFIX = "slurm:"
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
@@ -35,13 +35,7 @@ class ScriptContext(NamedTuple):
 
 def partition_of(plan: JobPlan) -> str:
     """Return the partition that a job's hosts are nodes of. Raises `OptionError` or `UnsupportedError`."""
-    types = list(dict.fromkeys(host.instance_type for host in plan.hosts))
-    if len(types) > 1:
-        raise UnsupportedError(f"instance_groups: a job on Slurm has one partition, not {' and '.join(types)}")
-    partition = types[0].removeprefix(PREFIX)
-    if not _PARTITION.fullmatch(partition):
-        raise OptionError(f"instance_type {types[0]!r}: not the name of a partition; write for example 'slurm:gpu'")
-    return partition
+    return named_place(plan, PREFIX, _PARTITION, "Slurm", "partition", "slurm:gpu")
 
 
 def settings_of(plan: JobPlan) -> SlurmSettings:

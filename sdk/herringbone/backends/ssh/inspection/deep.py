@@ -8,11 +8,10 @@ from typing import Any
 
 from herringbone.backends.ssh.transport.connection import Connection
 from herringbone_contract.errors import HostError
-from herringbone_contract.faults.health import links_request
+from herringbone_contract.faults.health import SHARED_MEMORY, links_request
 
 # A person waits longer than the start of a job does.
 _SECONDS, _MARGIN_SECONDS = 60.0, 5.0
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no file is made there that has a name
 
 
 def examine(machines: Mapping[str, tuple[Connection, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -33,7 +32,7 @@ def examine(machines: Mapping[str, tuple[Connection, dict[str, Any]]]) -> dict[s
     def local(name: str) -> dict[str, Any]:
         connection, machine = machines[name]
         facts = connection.ask({"ask": "facts"})
-        request = {"ask": "local", "folders": [facts["work"], _SHARED_MEMORY], "gpus": machine["gpus"]}
+        request = {"ask": "local", "folders": [facts["work"], SHARED_MEMORY], "gpus": machine["gpus"]}
         return {**ask(name, request), "port": facts["port"]}
 
     with ThreadPoolExecutor(max(1, len(machines))) as pool:
