@@ -7,7 +7,7 @@ from typing import Any
 from tests.kubernetes.planning import IMAGE
 
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-_FOLDER = "jobs/digits/hosts/algo-1/ml"
+_FOLDER = "/herringbone/claims/claim-0/jobs/digits/hosts/@HOST@/ml"
 POD: dict[str, Any] = {
     "restartPolicy": "Never",
     "automountServiceAccountToken": False,
@@ -20,33 +20,22 @@ POD: dict[str, Any] = {
         "runAsUser": 1000,
         "runAsGroup": 1000,
         "fsGroup": 1000,
+        "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     },
     "tolerations": [
         {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
         for key in ("not-ready", "unreachable")
     ],
-    "initContainers": [
-        {
-            "name": "folders",
-            "image": IMAGE,
-            "command": [
-                "mkdir",
-                "-p",
-                "--",
-                f"/herringbone/claims/claim-0/{_FOLDER}/model",
-                f"/herringbone/claims/claim-0/{_FOLDER}/output",
-            ],
-            "resources": {},
-            "securityContext": _RESTRICTED,
-            "volumeMounts": [{"name": "claim-0", "mountPath": "/herringbone/claims/claim-0"}],
-        }
-    ],
     "containers": [
         {
             "name": "host",
             "image": IMAGE,
-            "args": ["train", "3600", "g0", "algo-1"],
+            "args": [
+                *("train", "3600", "g0", "algo-1"),
+                *(f"{_FOLDER}/model", "/opt/ml/model"),
+                *(f"{_FOLDER}/output", "/opt/ml/output"),
+            ],
             "workingDir": "/opt/ml",
             "env": [
                 {"name": "TRAINING_JOB_NAME", "value": "digits"},
@@ -65,8 +54,7 @@ POD: dict[str, Any] = {
                 {"name": "tmp", "mountPath": "/tmp"},
                 {"name": "ml", "mountPath": "/opt/ml"},
                 {"name": "shm", "mountPath": "/dev/shm"},
-                {"name": "claim-0", "mountPath": "/opt/ml/model", "subPath": f"{_FOLDER}/model"},
-                {"name": "claim-0", "mountPath": "/opt/ml/output", "subPath": f"{_FOLDER}/output"},
+                {"name": "claim-0", "mountPath": "/herringbone/claims/claim-0"},
             ],
         }
     ],

@@ -116,7 +116,8 @@ def test_every_option_is_in_the_pods(tmp_path):
     data = {"name": "claim-0", "subPath": "train", "readOnly": True}
     assert mounts["/opt/ml/input/data/train"] == {"mountPath": "/opt/ml/input/data/train", **data}
     assert mounts["/more"] == {"name": "claim-0", "mountPath": "/more"}
-    assert mounts["/opt/ml/checkpoints"]["subPath"] == "a"
+    assert container["args"][4:6] == ["/herringbone/claims/claim-1/a", "/opt/ml/checkpoints"]
+    assert mounts["/herringbone/claims/claim-1"] == {"name": "claim-1", "mountPath": "/herringbone/claims/claim-1"}
     assert "'n3'" in str(pod["affinity"])
 
 
@@ -156,13 +157,14 @@ def test_a_trainjob_has_one_template_for_all_hosts(tmp_path):
     plan = kubernetes_plan(tmp_path, kubernetes={"workload": "trainjob", "runtime": "mine", "cpu": 2}, instance_count=3)
     spec = attempt_objects(plan, context_of(plan))[-1]["spec"]
     assert (spec["runtimeRef"], spec["trainer"]["numNodes"]) == ({"name": "mine"}, 3)
-    assert spec["trainer"]["args"] == ["train", "3600", "g0", ""]
+    assert spec["trainer"]["args"][:4] == ["train", "3600", "g0", ""]
+    assert spec["trainer"]["args"][4].endswith("jobs/digits/hosts/@HOST@/ml/model")
     assert spec["trainer"]["resourcesPerNode"]["limits"] == {"cpu": "2"}
     control = next(each["value"] for each in spec["trainer"]["env"] if each["name"] == "HERRINGBONE_CONTROL")
     assert control == "tcp:hb-digits-a1-node-0-0.hb-digits-a1.team-a.svc:7590"
     (job,) = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     pod = job["template"]["spec"]["template"]["spec"]
-    assert {volume["name"] for volume in pod["volumes"]} == {"job", "run", "tmp", "ml", "shm"}
+    assert {volume["name"] for volume in pod["volumes"]} == {"job", "run", "tmp", "ml", "shm", "claim-0"}
     assert pod["containers"][0]["name"] == "node"
     assert "hostname" not in pod
 

@@ -130,8 +130,17 @@ def test_the_platforms_reason_is_in_the_failure(pod_of_first, words):
     assert failure["message"].startswith(words)
 
 
+def test_a_claim_that_cannot_be_written_is_named():
+    words = "mkdir: cannot create directory '/herringbone/claims/claim-0/jobs': Permission denied"
+    failure = json.loads(seen(ended("algo-1", 1, message=f"{words}\n"), ended("algo-2", 0))["failure"])
+    assert (failure["host"], failure["message"]) == ("algo-1", words)
+
+
 def test_an_init_container_that_failed_is_the_failure():
-    maker = {"name": "folders", "state": {"terminated": {"exitCode": 1, "finishedAt": "1970-01-01T00:15:00Z"}}}
+    maker = {
+        "name": "added-by-the-cluster",
+        "state": {"terminated": {"exitCode": 1, "finishedAt": "1970-01-01T00:15:00Z"}},
+    }
     first = pod("algo-1", "Failed", initContainerStatuses=[maker], **container(waiting={"reason": "PodInitializing"}))
     assert json.loads(seen(first, waiting("algo-2", GPU))["failure"])["exit_code"] == 1
 

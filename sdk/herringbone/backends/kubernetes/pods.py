@@ -2,7 +2,8 @@
 
     Secret   /herringbone/job      the private line, the contract's files, code and small channels
     memory   /herringbone/run      the FIFO of the private line, through which requests of clients come, too
-    claims   /opt/ml/...           channels, checkpoints and the host's results
+    claims   /opt/ml/input/data/.. channels
+             /herringbone/claims   whole volumes, with links from /opt/ml to the checkpoints and the host's results
 
 The container has no capabilities and runs as a user without a name. No secret is in its variables or arguments.
 """
@@ -26,16 +27,27 @@ USER = 1000
 # Where the files of the Secret are in a pod.
 JOB_FOLDER = "/herringbone/job"
 _RUN, _CLAIMS = "/herringbone/run", "/herringbone/claims"
-# $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job. The
-# FIFO stays open for writing, so it never ends: the kubelet is the lifeline of a pod. The supervisor's failure is the
-# container's message, which its status keeps.
+# The kubelet would make folders of claims as root, for root alone, and a container that makes them first takes a second.
+# $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
+# pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
+# for writing, so it never ends: the kubelet is the lifeline of a pod. The supervisor's failure is the container's
+# message, which its status keeps.
 _PROGRAM = f"""\
 umask 077
-host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
+limit=$1 group=$2 host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
+shift 3
+while [ $# -gt 0 ]; do
+    folder=$(echo "$1" | sed "s/@HOST@/$host/")
+    if ! (mkdir -p -- "$folder" && ln -s -- "$folder" "$2") 2>/dev/termination-log; then
+        cat /dev/termination-log >&2
+        exit 1
+    fi
+    shift 2
+done
 mkdir -p input/config input/data code model output/data checkpoints
 cp {JOB_FOLDER}/hyperparameters.json input/config/
-cp {JOB_FOLDER}/$2.inputdataconfig.json input/config/inputdataconfig.json
-sed "s/@HOST@/$host/" {JOB_FOLDER}/$2.resourceconfig.json >input/config/resourceconfig.json
+cp {JOB_FOLDER}/$group.inputdataconfig.json input/config/inputdataconfig.json
+sed "s/@HOST@/$host/" {JOB_FOLDER}/$group.resourceconfig.json >input/config/resourceconfig.json
 for archive in {JOB_FOLDER}/channel.*.tar.gz; do
     [ -e "$archive" ] || continue
     name=${{archive#{JOB_FOLDER}/channel.}}
@@ -49,7 +61,7 @@ cd code
 trap 'kill -TERM $supervisor' TERM
 train </dev/null &
 supervisor=$!
-(sleep "$1" && touch {_RUN}/over && kill -TERM $supervisor) &
+(sleep "$limit" && touch {_RUN}/over && kill -TERM $supervisor) &
 code=0
 wait $supervisor || code=$?
 while kill -0 $supervisor 2>/dev/null; do code=0; wait $supervisor || code=$?; done
@@ -81,11 +93,11 @@ class PodContext(NamedTuple):
 
 
 class _Claims(NamedTuple):
-    """The claims of a pod, and where they are mounted in the container; `made` are folders that may not exist yet."""
+    """The claims of a pod, where they are mounted in the container, and the pairs of folders and links."""
 
     volumes: list[dict[str, Any]]
     mounts: list[dict[str, Any]]
-    made: list[str]
+    links: list[str]
 
 
 def pod_template(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, Any]:
@@ -97,7 +109,7 @@ def pod_template(plan: JobPlan, host: HostPlan | None, context: PodContext) -> d
 
 
 def pod_spec(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, Any]:
-    settings, claims = settings_of(plan), _claims_of(plan, host)
+    settings, claims = settings_of(plan), _claims_of(plan)
     volumes: list[dict[str, Any]] = [
         {"name": "job", "secret": {"secretName": context.names.hosts, "defaultMode": 0o400}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -113,13 +125,11 @@ def pod_spec(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[
         "terminationGracePeriodSeconds": round(context.grace) + _MARGIN_SECONDS,
         "securityContext": security_context(),
         "tolerations": tolerations_of(plan),
-        "containers": [_container(plan, host, context, claims.mounts)],
+        "containers": [_container(plan, host, context, claims)],
         "volumes": volumes,
     }
     if host is not None:
         spec |= {"hostname": host.name, "subdomain": context.names.hosts}
-    if claims.made:
-        spec["initContainers"] = [_folder_maker(plan, claims)]
     if settings.node_selector:
         spec["nodeSelector"] = settings.node_selector
     if context.excluded:
@@ -138,6 +148,8 @@ def security_context() -> dict[str, Any]:
         "runAsGroup": USER,
         # The Secret's files belong to root; this group may read them.
         "fsGroup": USER,
+        # A claim with many files is not walked again for each pod.
+        "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
@@ -165,15 +177,13 @@ def group_number(plan: JobPlan, group: str) -> str:
     return f"g{list(dict.fromkeys(host.group for host in plan.hosts)).index(group)}"
 
 
-def _container(
-    plan: JobPlan, host: HostPlan | None, context: PodContext, mounts: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims: _Claims) -> dict[str, Any]:
     group, name = (plan.hosts[0].group, "") if host is None else (host.group, host.name)
     return {
         "name": CONTAINER,
         "image": plan.arguments.image_uri,
         "command": ["/bin/sh", "-ec", _PROGRAM],
-        "args": ["train", str(plan.time_limit), group_number(plan, group), name],
+        "args": ["train", str(plan.time_limit), group_number(plan, group), name, *claims.links],
         # An image's own folder would be made by root.
         "workingDir": "/opt/ml",
         "env": [{"name": name, "value": value} for name, value in _variables(plan, host, context).items()],
@@ -185,7 +195,7 @@ def _container(
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
             {"name": "ml", "mountPath": "/opt/ml"},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
-            *mounts,
+            *claims.mounts,
         ],
     }
 
@@ -230,10 +240,10 @@ def _away_from(nodes: tuple[str, ...]) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def places_of(plan: JobPlan, host: HostPlan | None) -> list[tuple[Place, str, bool]]:
-    """Return the folders of claims that a host uses: each with its path in the pod, and whether it is writable.
+def places_of(plan: JobPlan) -> list[tuple[Place, str, bool]]:
+    """Return the folders of claims that each host uses: with its path in the pod, and whether it is writable.
 
-    With several hosts, each has results of its own; all share the checkpoints. Raises `OptionError`.
+    Each host has results of its own, at @HOST@; all share the checkpoints. Raises `OptionError`.
     """
     options = plan.options
     places = [
@@ -244,41 +254,36 @@ def places_of(plan: JobPlan, host: HostPlan | None) -> list[tuple[Place, str, bo
     if is_claim(options.checkpoint_s3_uri):
         place = parse_place("checkpoint_s3_uri", str(options.checkpoint_s3_uri))
         places.append((place, "/opt/ml/checkpoints", True))
-    if is_claim(options.output_path) and host is not None:
-        results = parse_place("output_path", str(options.output_path)).below(plan.job_name, "hosts", host.name, "ml")
+    if is_claim(options.output_path):
+        results = parse_place("output_path", str(options.output_path)).below(plan.job_name, "hosts", "@HOST@", "ml")
         places += [(results.below(name), f"/opt/ml/{name}", True) for name in ("model", "output")]
     return places
 
 
-def _claims_of(plan: JobPlan, host: HostPlan | None) -> _Claims:
-    settings, places = settings_of(plan), places_of(plan, host)
+def _claims_of(plan: JobPlan) -> _Claims:
+    settings, places = settings_of(plan), places_of(plan)
     claims = list(dict.fromkeys([*(place.claim for place, _, _ in places), *settings.volumes]))
     names = {claim: f"claim-{number}" for number, claim in enumerate(claims)}
     mounts: list[dict[str, Any]] = [
         {
             "name": names[place.claim],
             "mountPath": path,
+            "readOnly": True,
             **({"subPath": place.folder} if place.folder else {}),
-            **({} if writable else {"readOnly": True}),
         }
         for place, path, writable in places
+        if not writable
     ]
+    written = dict.fromkeys(names[place.claim] for place, _, writable in places if writable)
+    mounts += [{"name": name, "mountPath": f"{_CLAIMS}/{name}"} for name in written]
     mounts += [{"name": names[claim], "mountPath": path} for claim, path in settings.volumes.items()]
+    links = [
+        (f"{_CLAIMS}/{names[place.claim]}/{place.folder}".rstrip("/"), path)
+        for place, path, writable in places
+        if writable
+    ]
     return _Claims(
         volumes=[{"name": names[claim], "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
         mounts=mounts,
-        made=[f"{_CLAIMS}/{names[place.claim]}/{place.folder}" for place, _, writable in places if writable],
+        links=[word for pair in links for word in pair],
     )
-
-
-def _folder_maker(plan: JobPlan, claims: _Claims) -> dict[str, Any]:
-    """Return a container that makes folders in claims: the kubelet would make them as root, for root alone."""
-    used = {path.removeprefix(f"{_CLAIMS}/").partition("/")[0] for path in claims.made}
-    return {
-        "name": "folders",
-        "image": plan.arguments.image_uri,
-        "command": ["mkdir", "-p", "--", *claims.made],
-        "resources": _resources(plan),
-        "securityContext": _RESTRICTED,
-        "volumeMounts": [{"name": name, "mountPath": f"{_CLAIMS}/{name}"} for name in sorted(used)],
-    }

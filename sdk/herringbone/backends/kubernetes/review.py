@@ -104,5 +104,4 @@ def _check_places(plan: JobPlan) -> None:
         elif channel.path is not None and not Path(channel.path).exists():
             raise InputError(f"{name}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}")
     refuse(_NAME, refusals)
-    for host in plan.hosts:
-        places_of(plan, host)
+    places_of(plan)

@@ -165,15 +165,16 @@ def _end(over: Sequence[PodState], *, stopped: bool, now: float) -> dict[str, An
 
 def _over(state: PodState, status: Mapping[str, Any]) -> PodState:
     ended = [each["state"]["terminated"] for each in _containers(status) if "terminated" in each.get("state", {})]
-    # An init container that failed comes before the host's own, which then never ran.
+    # An init container that a cluster adds comes before the host's own, which never ran if that failed.
     end = next((each for each in ended if each["exitCode"]), ended[-1] if ended else {})
     why = _OUT_OF_MEMORY if end.get("reason") == "OOMKilled" else ""
     message = end.get("message", "")
     record = None
     try:
-        record = parse_failure(message) if message.startswith("{") else None
+        record = parse_failure(message)
     except ContractError:
-        why = why or message
+        # Words of the program that starts the supervisor, as of a claim in which it may not write.
+        why = why or message.strip()
     # The kubelet evicts, and refuses, pods: their containers have no say in it.
     if reason := status.get("reason"):
         why = f"{reason}: {status.get('message', '')}"
