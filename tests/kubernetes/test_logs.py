@@ -27,7 +27,10 @@ class Stream:
     def call(self, *_: Any, **__: Any) -> Any:
         raise AssertionError
 
-    def run(self, *_: Any) -> str:
+    def stream(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    def run(self, *_: Any, **__: Any) -> str:
         raise AssertionError
 
 

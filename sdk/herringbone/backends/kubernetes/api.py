@@ -6,17 +6,18 @@ there is none, the service account of the pod that this process runs in counts.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from herringbone.backends.kubernetes.execution import SECONDS, Execution, framed_words, open_socket, server_words
 from herringbone_contract.errors import KubernetesError, OptionError, UnsupportedError
 
-_SECONDS = 30.0
 _TRIES = 3
-_SHOWN_CHARS = 1_000
 # The folder of each kind of objects below a namespace's.
 _PATHS = {
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
@@ -39,8 +40,22 @@ class Api(Protocol):
     def text(self, path: str, **query: str) -> bytes:
         """Return the text of the answer."""
 
-    def run(self, namespace: str, pod: str, container: str, command: list[str]) -> str:
-        """Run a command in a container and return its output."""
+    def stream(
+        self,
+        place: tuple[str, str, str],
+        command: Sequence[str],
+        *,
+        seconds: float | None,
+        stdin: bool = False,
+        terminal: bool = False,
+    ) -> Execution:
+        """Start a command in a container; the place is namespace, pod and container.
+
+        `seconds` is the longest time without a byte, None for any. Close the stream at its end.
+        """
+
+    def run(self, namespace: str, pod: str, container: str, command: Sequence[str], *, seconds: float = SECONDS) -> str:
+        """Run a command in a container for this time at most, and return its output as text, whatever its exit code."""
 
 
 def path_of(kind: str, namespace: str, *parts: str) -> str:
@@ -85,50 +100,50 @@ class Cluster:
     def text(self, path: str, **query: str) -> bytes:
         return self._send("GET", path, None, query)
 
-    def run(self, namespace: str, pod: str, container: str, command: list[str]) -> str:
-        from kubernetes import client, stream
-        from kubernetes.client.exceptions import ApiException
+    def stream(
+        self,
+        place: tuple[str, str, str],
+        command: Sequence[str],
+        *,
+        seconds: float | None,
+        stdin: bool = False,
+        terminal: bool = False,
+    ) -> Execution:
+        namespace, pod, container = place
+        flags = {"stdin": stdin, "stdout": True, "stderr": not terminal, "tty": terminal}
+        words = framed_words(command) if stdin and not terminal else command
+        query = [("container", container), *((name, str(flag).lower()) for name, flag in flags.items())]
+        query += [("command", word) for word in words]
+        configuration = self._configuration
+        scheme, _, rest = configuration.host.partition("://")
+        url = f"{scheme.replace('http', 'ws')}://{rest}/{path_of('Pod', namespace, pod, 'exec')}?{urlencode(query)}"
+        headers = {name.lower(): value for name, value in self._authorization().items()}
+        what = f"pod {pod}: {command[0]}"
+        return Execution(open_socket(configuration, url, headers, what), what, seconds, framed=words is not command)
 
-        core = client.CoreV1Api(self._client)
-        words = {"container": container, "command": command, "stdout": True, "stderr": True}
-        try:
-            connection = stream.stream(
-                core.connect_get_namespaced_pod_exec, pod, namespace, **words, _preload_content=False
-            )
-            try:
-                connection.run_forever(timeout=_SECONDS)
-                return str(connection.read_all())
-            finally:
-                # `close` leaves the socket open where the server has closed the stream.
-                connection.sock.shutdown()
-        except (ApiException, OSError) as error:
-            raise KubernetesError(f"pod {pod}: {command[0]} cannot run there: {str(error)[:_SHOWN_CHARS]}") from error
+    def run(self, namespace: str, pod: str, container: str, command: Sequence[str], *, seconds: float = SECONDS) -> str:
+        with contextlib.closing(self.stream((namespace, pod, container), command, seconds=seconds)) as stream:
+            return stream.read_all(seconds).decode("utf-8", "replace")
+
+    def _authorization(self) -> dict[str, str]:
+        # The client renews tokens when it is asked for the header.
+        return {setting["key"]: setting["value"] for setting in self._configuration.auth_settings().values()}
 
     def _send(self, method: str, path: str, body: object, query: dict[str, str]) -> bytes:
         import urllib3
 
         configuration = self._configuration
-        # The client renews tokens when it is asked for the header.
-        headers = {setting["key"]: setting["value"] for setting in configuration.auth_settings().values()}
-        headers |= {"Content-Type": "application/json", "Accept": "application/json, text/plain"}
+        headers = self._authorization() | {"Content-Type": "application/json", "Accept": "application/json, text/plain"}
         url = f"{configuration.host}/{path}" + (f"?{urlencode(query)}" if query else "")
         sent = None if body is None else json.dumps(body).encode()
         # Only a question may be asked twice.
         tries = urllib3.Retry(_TRIES if method == "GET" else 0, backoff_factor=0.2)
         try:
             answer = self._client.rest_client.pool_manager.request(
-                method, url, body=sent, headers=headers, timeout=_SECONDS, retries=tries
+                method, url, body=sent, headers=headers, timeout=SECONDS, retries=tries
             )
         except urllib3.exceptions.HTTPError as error:
             raise KubernetesError(f"the API server {configuration.host} does not answer: {error}") from error
         if answer.status >= 300:
-            raise KubernetesError(f"{method} {path}: {_message(answer.data)}", status=answer.status)
+            raise KubernetesError(f"{method} {path}: {server_words(answer.data)}", status=answer.status)
         return bytes(answer.data)
-
-
-def _message(answer: bytes) -> str:
-    """Return the server's own words about a refused request."""
-    try:
-        return str(json.loads(answer)["message"])[:_SHOWN_CHARS]
-    except (ValueError, TypeError, KeyError):
-        return answer[:_SHOWN_CHARS].decode("utf-8", "replace")
