@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import json
 import subprocess
@@ -15,28 +16,47 @@ from tests.kubernetes.node_files import PAUSE
 from tests.ssh.small_image import shared_libraries, small_image_tar
 
 BUSYBOX = PAUSE
-# A host: this Python without its extras, the programs of the contract, and busybox.
+# A host: this Python without its extras, the programs of the contract, and busybox. A controller: what it imports, too.
 SMALL = "docker.io/herringbone-tests/small:1"
 _BUSYBOX = Path("/bin/busybox")
+# Of Kubernetes' client, those that a pod with a token needs.
+_PACKAGES = (
+    *("kubernetes", "yaml", "urllib3", "certifi", "six", "dateutil", "websocket", "requests", "requests_oauthlib"),
+    *("oauthlib", "charset_normalizer", "idna", "durationpy", "typing_extensions"),
+)
 # The tests' Python; of busybox, `env` and others are at the usual places, too.
 _PATH = "PATH=/usr/local/bin:/usr/bin:/bin:/opt/python/bin"
 
 
 def write_images(folder: Path) -> Path:
     """Write both images in the form of `docker save`, as one file."""
-    layers = [_busybox_layer(), small_image_tar(_torch_libraries())]
+    layers = [_busybox_layer(), small_image_tar(_torch_libraries()), _controller_layer()]
     archive = folder / "images.tar"
     manifest = []
     with tarfile.open(archive, "w") as tar:
         for number, layer in enumerate(layers):
             _add(tar, f"layer{number}.tar", layer)
-        for name, count in ((BUSYBOX, 1), (SMALL, 2)):
+        for name, count in ((BUSYBOX, 1), (SMALL, 3)):
             config = f"{count}.json"
             _add(tar, config, json.dumps(_config(layers[:count])).encode())
             files = [f"layer{number}.tar" for number in range(count)]
             manifest.append({"Config": config, "RepoTags": [name], "Layers": files})
         _add(tar, "manifest.json", json.dumps(manifest).encode())
     return archive
+
+
+def _controller_layer() -> bytes:
+    """Return the SDK and Kubernetes' client, with their compiled files: pods could not keep those that they make."""
+    layer, place = io.BytesIO(), f"opt/python/lib/{Path(sysconfig.get_path('stdlib')).name}/site-packages"
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for name in ("herringbone", *_PACKAGES):
+            file = importlib.util.find_spec(name)
+            assert file is not None
+            assert file.origin is not None
+            path = Path(file.origin)
+            path = path.parent if path.name == "__init__.py" else path
+            tar.add(path, f"{place}/{path.name}")
+    return layer.getvalue()
 
 
 def _torch_libraries() -> list[Path]:

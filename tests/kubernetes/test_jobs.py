@@ -110,7 +110,7 @@ def test_a_refused_submission_leaves_nothing(submit, cluster) -> None:
         '{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"services": "0"}}}'
     )
     cluster.kubectl("apply", "--namespace=team-a", "--filename=-", stdin=quota)
-    cluster.wait(lambda: "services" in cluster.kubectl("get", "quota", "--namespace=team-a", "-oyaml"), "a quota", 20)
+    cluster.wait(lambda: "used:" in cluster.kubectl("get", "quota", "--namespace=team-a", "-oyaml"), "a quota", 20)
     with pytest.raises(KubernetesError, match=r"exceeded quota: q, requested: services=1, used: services=0"):
         submit("pass\n")
     cluster.wait(lambda: not ours(cluster), "the job's objects are gone")

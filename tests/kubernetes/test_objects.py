@@ -63,7 +63,8 @@ def test_the_objects_of_a_job(tmp_path):
         "ownerReferences": [reference],
     }
     assert {**owner["metadata"], "ownerReferences": [reference]} == {"name": "hb-digits", **shared}
-    assert owner["data"] == {"job": "digits", "plan": "${PLAN}", "attempt": "1"}
+    context = '{"grace": 110.0, "passed_on": {}}'
+    assert owner["data"] == {"job": "digits", "plan": "${PLAN}", "context": context, "attempt": "1"}
     assert secret == {
         "apiVersion": "v1",
         "kind": "Secret",

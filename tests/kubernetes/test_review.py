@@ -15,6 +15,7 @@ from herringbone.backends.kubernetes.files import secret_files
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from tests.kubernetes.planning import kubernetes_plan
 
+ACCOUNT = {"kubernetes": {"service_account": "herringbone"}}
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path, monkeypatch):
@@ -25,11 +26,20 @@ def in_folder(tmp_path, monkeypatch):
 
 def test_a_plan_with_every_served_option_passes(tmp_path):
     settings = {"cpu": 2, "memory": "1Gi", "local_queue": "a", "workload": "jobset", "volumes": {"data": "/data"}}
+    settings["service_account"] = "herringbone"
     plan = kubernetes_plan(
         tmp_path,
         kubernetes=settings,
         gpus=2,
         shm_size="1g",
+        max_retry_attempts=3,
+        min_instance_count=1,
+        retry_without_client=True,
+        log_policies={"ECC": "exclude_host"},
+        fault_policies={"host_lost": "exclude_host"},
+        drain_notice="/run/drain",
+        max_cost=5.0,
+        dollars_per_hour=1.0,
         checkpoint_s3_uri="pvc://checkpoints",
         inputs={"train": "data", "more": "pvc://data/more"},
     )
@@ -53,11 +63,20 @@ def test_a_plan_with_every_served_option_passes(tmp_path):
         ({"checkpoint_s3_uri": "s3://b/c"}, UnsupportedError, "checkpoint_s3_uri: s3://b/c is no folder of a claim"),
         ({"inputs": "s3://b/c"}, UnsupportedError, "channel 'training': s3://b/c is no folder of a claim"),
         ({"inputs": "gone"}, InputError, "channel 'training': .*gone: no such file or folder"),
-        ({"max_retry_attempts": 1}, UnsupportedError, "max_retry_attempts: not in this release yet on Kubernetes"),
-        ({"max_cost": 1.0, "dollars_per_hour": 1.0}, UnsupportedError, "max_cost: not in this release yet"),
+        ({"max_retry_attempts": 1}, UnsupportedError, "max_retry_attempts: only a pod with a token can start another"),
+        ({"log_policies": {"a": "restart"}}, UnsupportedError, "log_policies: controls how a job restarts, and this"),
+        (
+            {"max_retry_attempts": 1, "retry_without_client": False, **ACCOUNT},
+            UnsupportedError,
+            "retry_without_client: the job's controller pod retries, and no client does",
+        ),
+        (
+            {"max_retry_attempts": 1, "fault_policies": {"out_of_memory": "replan"}, **ACCOUNT},
+            UnsupportedError,
+            "fault_policies: replan: ",
+        ),
         ({"enable_network_isolation": True}, UnsupportedError, "enable_network_isolation: pods of a cluster share"),
         ({"kubernetes": {"local_queue": "a"}}, OptionError, "local_queue: Kueue admits the Jobs of 2 hosts one by one"),
-        ({"kubernetes": {"service_account": "a"}}, UnsupportedError, "service_account: retries without a client are"),
         ({"output_kms_key": "k"}, UnsupportedError, "output_kms_key: the model is not encrypted"),
         ({"input_mode": "Pipe", "inputs": "data"}, UnsupportedError, "Pipe mode and ShardedByS3Key are not in this"),
     ],

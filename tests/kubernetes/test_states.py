@@ -12,6 +12,7 @@ from herringbone_contract.failure import Failure
 
 HOSTS = ("algo-1", "algo-2")
 NOW = 1_000.0
+LABELS = {"dev.herringbone/part": "host", "dev.herringbone/attempt": "1"}
 
 
 def pod(
@@ -20,7 +21,7 @@ def pod(
     return {
         "metadata": {
             "name": f"hb-digits-a1-{host}-x7f2k",
-            "labels": {"dev.herringbone/host": host},
+            "labels": {**LABELS, "dev.herringbone/host": host},
             "creationTimestamp": created,
         },
         "spec": {"nodeName": node} if node else {},

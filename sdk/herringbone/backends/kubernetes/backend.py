@@ -22,11 +22,14 @@ from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.files import secret_files
+from herringbone.backends.kubernetes.ledger import CONFLICT, change, delete, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
-from herringbone.backends.kubernetes.names import ObjectNames, namespace_of, settings_of
-from herringbone.backends.kubernetes.objects import attempt_objects, job_objects, owner
+from herringbone.backends.kubernetes.look import list_pods, log_pods, look
+from herringbone.backends.kubernetes.names import Label, ObjectNames, namespace_of, settings_of
+from herringbone.backends.kubernetes.objects import attempt_objects, controller, job_objects, owner
+from herringbone.backends.kubernetes.orders import stop_command
 from herringbone.backends.kubernetes.pods import CONTAINER, PodContext
-from herringbone.backends.kubernetes.states import columns_of, pod_state, refusal_of
+from herringbone.backends.kubernetes.states import pod_state
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
@@ -49,13 +52,8 @@ if TYPE_CHECKING:
 _PACE = Pace(shortest=0.5, longest=5.0, slower=1.3, jitter=0.25)
 _ASK_SECONDS = 0.5
 _KILL_SECONDS = 30.0
-_NOT_FOUND, _CONFLICT = 404, 409
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
-_WITH_DEPENDENTS = {"propagationPolicy": "Background"}
 _NOT_YET = "is not in this release yet for jobs on Kubernetes"
-# $0 are the seconds of grace. The first process of a pod cannot be killed from inside; it ends when all others have.
-_STOP = "kill -TERM 1; (sleep $0; kill -KILL -1) >/dev/null 2>&1 &"
-_KILL = "kill -KILL -1"
 
 
 def make_backend() -> KubernetesBackend:
@@ -101,7 +99,7 @@ class KubernetesBackend(OwnHostsBackend):
             )
         namespace, api = namespace_of(plan), self._cluster(settings.context)
         context = self._context(plan)
-        service = json.dumps({"context": settings.context, "namespace": namespace, "attempt": 1})
+        service = json.dumps({"context": settings.context, "namespace": namespace})
         # Before the row: files that are too large refuse the job.
         files = secret_files(plan, os.urandom(32), exclude=self._home.path)
         # The request has a pod of each host, which is too much for a row.
@@ -112,12 +110,14 @@ class KubernetesBackend(OwnHostsBackend):
             made = self._create_owner(api, plan, context)
             try:
                 context = context._replace(owner=made["metadata"]["uid"])
-                for each in attempt_objects(plan, context, files):
+                # The controller last: it finds all others.
+                keeper = [controller(plan, context)] if settings.service_account else []
+                for each in (*attempt_objects(plan, context, files), *keeper):
                     api.call("POST", path_of(each["kind"], namespace), each)
                 self._index.update(plan.job_name, client=None)
             except BaseException:
                 with contextlib.suppress(KubernetesError):
-                    _delete(api, "ConfigMap", namespace, context.names.job)
+                    delete(api, "ConfigMap", namespace, context.names.job)
                 raise
 
     def describe(self, name: str) -> JobRecord:
@@ -127,25 +127,19 @@ class KubernetesBackend(OwnHostsBackend):
         if time.monotonic() - self._asked.get(name, -_ASK_SECONDS) < _ASK_SECONDS:
             return record
         api, namespace, names = self._place(record)
-        pods = self._pods(record)
+        pods = list_pods(api, namespace, names)
         self._asked[name] = time.monotonic()
-        stopped = record.status == STOPPING
-        if not self._exists(api, namespace, names.job):
+        stored = read_owner(api, namespace, names.job)
+        if stored is None:
             if record.client is not None:
                 return settle(self._index, name, client_died("the cluster had the job"))
             return settle(
                 self._index, name, Failure(exit_code=0, message=f"its objects in namespace {namespace} were deleted")
             )
-        hosts, refusal = self._host_names(name), ""
-        if len(pods) < len(hosts):
-            events = api.call("GET", path_of("Event", namespace), fieldSelector="involvedObject.kind=Job")["items"]
-            refusal = refusal_of(events, {names.host(host) for host in hosts})
-        columns = columns_of(
-            pods, hosts, stopped=stopped, description=record.description, now=time.time(), refusal=refusal
-        )
+        columns = look(api, namespace, record, stored, pods)
         record = settle(self._index, name, {"client": None, **columns})
-        if record.done:
-            self._clean_up(api, namespace, names, pods)
+        if record.done and (ledger := parse_ledger(stored)).end is None:
+            self._clean_up(api, namespace, names._replace(attempt=ledger.attempt), pods)
         return record
 
     def logs(self, name: str) -> LogSource:
@@ -167,23 +161,18 @@ class KubernetesBackend(OwnHostsBackend):
         record = self.describe(name)
         if record.done:
             return
-        if grace == 0:
-            self.kill(name)
-            return
         seconds = stop_grace() if grace is None else grace
-        self._end(record, ["/bin/sh", "-c", _STOP, f"{seconds:g}"])
+        self._end(record, seconds)
+        if not seconds:
+            poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=self.pace.shortest)
 
     def kill(self, name: str) -> None:
-        record = self.describe(name)
-        if record.done:
-            return
-        self._end(record, ["/bin/sh", "-c", _KILL])
-        poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=self.pace.shortest)
+        self.stop(name, 0)
 
     def forget(self, record: JobRecord) -> str:
         try:
             api, namespace, names = self._place(record)
-            _delete(api, "ConfigMap", namespace, names.job)
+            delete(api, "ConfigMap", namespace, names.job)
         except KubernetesError as error:
             return f"the job's objects stay in the cluster: {error}"
         return ""
@@ -209,7 +198,7 @@ class KubernetesBackend(OwnHostsBackend):
         try:
             made: dict[str, Any] = api.call("POST", path_of("ConfigMap", context.namespace), owner(plan, context))
         except KubernetesError as error:
-            if error.status != _CONFLICT:
+            if error.status != CONFLICT:
                 raise
             raise JobNameError(
                 f"job name {plan.job_name!r}: namespace {context.namespace} has a ConfigMap {context.names.job}, of a "
@@ -219,20 +208,22 @@ class KubernetesBackend(OwnHostsBackend):
 
     def _lines(self, name: str) -> LogSource:
         record = self._index.get(name)
-        api, namespace, _ = self._place(record)
-        return JobLogs(
-            api, namespace, lambda: [(state.pod, state.host) for state in map(pod_state, self._pods(record))]
-        )
+        api, namespace, names = self._place(record)
+        first = self._host_names(name)[0]
+        return JobLogs(api, namespace, lambda: log_pods(list_pods(api, namespace, names, part=None), first))
 
-    def _end(self, record: JobRecord, command: list[str]) -> None:
-        """Mark a job as stopping, run a command in the pods that run, and delete those that do not run yet."""
+    def _end(self, record: JobRecord, grace: float) -> None:
+        """Mark a job as stopping, stop the hosts of pods that run, and delete pods that do not run yet."""
         api, namespace, names = self._place(record)
         self._index.update(record.name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
-        for state in map(pod_state, self._pods(record)):
+        # Before the pods hear of it: their ends would be a reason for another attempt.
+        change(api, namespace, names.job, lambda ledger: msgspec.structs.replace(ledger, stop=grace))
+        for pod in list_pods(api, namespace, names):
+            state, attempt = pod_state(pod), int(pod["metadata"]["labels"][Label.ATTEMPT])
             if state.phase == "running":
-                api.run(namespace, state.pod, CONTAINER, command)
+                api.run(namespace, state.pod, CONTAINER, stop_command(grace))
             elif state.phase != "over":
-                _delete(api, "Job", namespace, names.host(state.host))
+                delete(api, "Job", namespace, names._replace(attempt=attempt).host(state.host))
         self._asked.pop(record.name, None)
 
     def _clean_up(self, api: Api, namespace: str, names: ObjectNames, pods: list[dict[str, Any]]) -> None:
@@ -240,41 +231,17 @@ class KubernetesBackend(OwnHostsBackend):
         with contextlib.suppress(KubernetesError):
             for state in map(pod_state, pods):
                 if state.phase != "over":
-                    _delete(api, "Job", namespace, names.host(state.host))
+                    delete(api, "Job", namespace, names.host(state.host))
             for kind in ("Secret", "Service"):
-                _delete(api, kind, namespace, names.hosts)
-
-    def _pods(self, record: JobRecord) -> list[dict[str, Any]]:
-        api, namespace, names = self._place(record)
-        items: list[dict[str, Any]] = api.call("GET", path_of("Pod", namespace), **names.selector())["items"]
-        return items
-
-    @staticmethod
-    def _exists(api: Api, namespace: str, name: str) -> bool:
-        try:
-            api.call("GET", path_of("ConfigMap", namespace, name))
-        except KubernetesError as error:
-            if error.status != _NOT_FOUND:
-                raise
-            return False
-        return True
+                delete(api, kind, namespace, names.hosts)
 
     def _place(self, record: JobRecord) -> tuple[Api, str, ObjectNames]:
         service = json.loads(record.service or "{}")
         if "namespace" not in service:
             raise RequestError(f"job {record.name}: its row does not say in which namespace it runs")
-        return self._cluster(service["context"]), service["namespace"], ObjectNames(record.name, service["attempt"])
+        return self._cluster(service["context"]), service["namespace"], ObjectNames(record.name)
 
     def _cluster(self, context: str | None) -> Api:
         if context not in self._clusters:
             self._clusters[context] = self._connect(context)
         return self._clusters[context]
-
-
-def _delete(api: Api, kind: str, namespace: str, name: str) -> None:
-    """Delete an object with all that it owns; one that is gone is no error."""
-    try:
-        api.call("DELETE", path_of(kind, namespace, name), _WITH_DEPENDENTS)
-    except KubernetesError as error:
-        if error.status != _NOT_FOUND:
-            raise

@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +15,7 @@ from herringbone.backends.kubernetes.pods import JOB_FOLDER, group_number
 from herringbone.code.archive import pack_code
 from herringbone.code.reproducible import write_tar, zipped
 from herringbone.plan.host_tree import channel_configs, resource_config_of
-from herringbone.plan.plan import JobPlan
+from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import InputError
 from herringbone_contract.hyperparameters import with_code_at
@@ -36,11 +37,9 @@ def secret_files(plan: JobPlan, key: bytes, *, exclude: Path) -> dict[str, bytes
     hyperparameters = with_code_at(dict(plan.hyperparameters), f"{JOB_FOLDER}/{CODE}")
     private = {"environment": plan.environment, "key": key.hex()}
     files = {PRIVATE: json.dumps(private).encode() + b"\n", "hyperparameters.json": _json(hyperparameters)}
-    for host in {host.group: host for host in reversed(plan.hosts)}.values():
-        group = group_number(plan, host.group)
-        resources = {**resource_config_of(plan, host, "lo" if len(plan.hosts) == 1 else "eth0"), "current_host": _HOST}
-        files[f"{group}.resourceconfig.json"] = _json(resources)
-        files[f"{group}.inputdataconfig.json"] = _json(channel_configs(plan, host))
+    for host in first_hosts(plan):
+        files[f"{group_number(plan, host.group)}.inputdataconfig.json"] = _json(channel_configs(plan, host))
+    files |= resource_files(plan)
     with tempfile.TemporaryDirectory() as folder:
         files[CODE] = _code(plan, Path(folder), exclude)
     for channel in plan.channels:
@@ -54,6 +53,22 @@ def secret_files(plan: JobPlan, key: bytes, *, exclude: Path) -> dict[str, bytes
             f"{shown_bytes(len(files[largest]))}: put data into a claim (pvc://CLAIM/FOLDER)"
         )
     return files
+
+
+def resource_files(plan: JobPlan) -> dict[str, bytes]:
+    """Return the files that name a job's hosts: those of a group differ in the host's own name alone."""
+    interface = "lo" if len(plan.hosts) == 1 else "eth0"
+    return {
+        f"{group_number(plan, host.group)}.resourceconfig.json": _json(
+            {**resource_config_of(plan, host, interface), "current_host": _HOST}
+        )
+        for host in first_hosts(plan)
+    }
+
+
+def first_hosts(plan: JobPlan) -> Iterable[HostPlan]:
+    """Return the first host of each group."""
+    return {host.group: host for host in reversed(plan.hosts)}.values()
 
 
 def _code(plan: JobPlan, folder: Path, exclude: Path) -> bytes:

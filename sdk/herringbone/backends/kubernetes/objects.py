@@ -20,7 +20,15 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.kubernetes.names import JOB_NAME, Label, namespace_of, settings_of
-from herringbone.backends.kubernetes.pods import PodContext, pod_spec, pod_template, security_context, tolerations_of
+from herringbone.backends.kubernetes.pods import (
+    CONTAINER,
+    PodContext,
+    choices_of,
+    pod_spec,
+    pod_template,
+    security_context,
+    tolerations_of,
+)
 from herringbone.plan.plan import JobPlan
 
 # In a Secret, by the API server's limit of 1 MiB for an object with everything in it.
@@ -67,7 +75,8 @@ def owner(plan: JobPlan, context: PodContext, stored: str | None = None) -> dict
     """
     # Without the request, which has these objects once more.
     text = json.dumps(msgspec.structs.replace(plan, request=None).to_dict()) if stored is None else stored
-    data = {"job": plan.job_name, "plan": text, "attempt": str(context.names.attempt)}
+    settings = {"grace": context.grace, "passed_on": dict(context.passed_on)}
+    data = {"job": plan.job_name, "plan": text, "context": json.dumps(settings), "attempt": str(context.names.attempt)}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(plan, context, None), "data": data}
 
 
@@ -151,21 +160,28 @@ def controller(plan: JobPlan, context: PodContext) -> dict[str, Any]:
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_SECONDS}}
     authority = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
     container = {
-        "name": "controller",
+        # Its log has lines of the job, and is read as a host's.
+        "name": CONTAINER,
         "image": plan.arguments.image_uri,
-        "command": ["python3", "-m", "herringbone.controller", plan.job_name],
+        "command": ["python3", "-m", "herringbone.backends.kubernetes.keeper", namespace_of(plan), plan.job_name],
+        # The client looks there for a kubeconfig, and the user has no home.
+        "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108
+        # What it says at a failed start is in its pod's status, so that every client can tell it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "token", "mountPath": _TOKEN_FOLDER, "readOnly": True}],
     }
     pod = {
         "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": 5,
         "serviceAccountName": settings_of(plan).service_account,
         "automountServiceAccountToken": False,
         "securityContext": security_context(),
         "tolerations": tolerations_of(plan),
         "containers": [container],
         "volumes": [{"name": "token", "projected": {"sources": [token, authority]}}],
+        **choices_of(plan),
     }
     template = {"metadata": {"labels": context.names.labels("controller")}, "spec": pod}
     spec = {**_NEVER_AGAIN, "backoffLimit": _CONTROLLER_RETRIES, "template": template}

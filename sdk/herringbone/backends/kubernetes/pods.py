@@ -18,6 +18,7 @@ from herringbone.backends.kubernetes.names import ObjectNames, settings_of
 from herringbone.plan.options.typed import size_in_bytes
 from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone_contract.constants import HostVariable
+from herringbone_contract.failure import STOPPED_CODE
 
 CONTROL_PORT = 7590
 CONTAINER = "host"
@@ -26,7 +27,7 @@ TIME_IS_OVER = 124
 USER = 1000
 # Where the files of the Secret are in a pod.
 JOB_FOLDER = "/herringbone/job"
-_RUN, _CLAIMS = "/herringbone/run", "/herringbone/claims"
+RUN_FOLDER, _CLAIMS = "/herringbone/run", "/herringbone/claims"
 # The kubelet would make folders of claims as root, for root alone, and a container that makes them first takes a second.
 # $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
 # pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
@@ -54,18 +55,19 @@ for archive in {JOB_FOLDER}/channel.*.tar.gz; do
     mkdir -p "input/data/${{name%.tar.gz}}"
     tar -xzf "$archive" -C "input/data/${{name%.tar.gz}}"
 done
-mkfifo {_RUN}/line
-exec 3<>{_RUN}/line
+mkfifo {RUN_FOLDER}/line
+exec 3<>{RUN_FOLDER}/line
 cat {JOB_FOLDER}/private.json >&3 &
 cd code
 trap 'kill -TERM $supervisor' TERM
 train </dev/null &
 supervisor=$!
-(sleep "$limit" && touch {_RUN}/over && kill -TERM $supervisor) &
+(sleep "$limit" && touch {RUN_FOLDER}/over && kill -TERM $supervisor) &
 code=0
 wait $supervisor || code=$?
 while kill -0 $supervisor 2>/dev/null; do code=0; wait $supervisor || code=$?; done
-[ ! -e {_RUN}/over ] || code={TIME_IS_OVER}
+[ ! -e {RUN_FOLDER}/told ] || [ $code -lt 128 ] || code={STOPPED_CODE}
+[ ! -e {RUN_FOLDER}/over ] || code={TIME_IS_OVER}
 [ ! -e /opt/ml/output/failure.json ] || head -c 4000 /opt/ml/output/failure.json >/dev/termination-log
 exit $code
 """
@@ -134,11 +136,17 @@ def pod_spec(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[
         spec["nodeSelector"] = settings.node_selector
     if context.excluded:
         spec["affinity"] = _away_from(context.excluded)
+    return spec | choices_of(plan)
+
+
+def choices_of(plan: JobPlan) -> dict[str, Any]:
+    """Return the user's choices that all pods of a job share."""
+    settings, choices = settings_of(plan), dict[str, Any]()
     if settings.priority_class is not None:
-        spec["priorityClassName"] = settings.priority_class
+        choices["priorityClassName"] = settings.priority_class
     if settings.image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
-    return spec
+        choices["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    return choices
 
 
 def security_context() -> dict[str, Any]:
@@ -172,6 +180,11 @@ def tolerations_of(plan: JobPlan) -> list[dict[str, Any]]:
     return given + own
 
 
+def limit_of(plan: JobPlan) -> str:
+    """Return the option whose limit a pod's clock keeps."""
+    return "max_cost" if plan.time_limit < plan.options.max_run else "max_run"
+
+
 def group_number(plan: JobPlan, group: str) -> str:
     """Return the beginning of the names of a group's files in the Secret."""
     return f"g{list(dict.fromkeys(host.group for host in plan.hosts)).index(group)}"
@@ -191,7 +204,7 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
         "securityContext": _RESTRICTED,
         "volumeMounts": [
             {"name": "job", "mountPath": JOB_FOLDER, "readOnly": True},
-            {"name": "run", "mountPath": _RUN},
+            {"name": "run", "mountPath": RUN_FOLDER},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
             {"name": "ml", "mountPath": "/opt/ml"},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108

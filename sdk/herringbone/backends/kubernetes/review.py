@@ -17,22 +17,24 @@ from herringbone.plan.plan import JobPlan, refuse
 from herringbone.system.near import alternatives
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+from herringbone_contract.faults.policies import REPLAN
 
 _NAME = "kubernetes"
 _UNUSED = ("framework_version", "py_version", "bake_requirements")
 # Options that have no effect on other backends, and do on this one.
-_USED = ("kubernetes",)
+_USED = ("kubernetes", "min_instance_count", "retry_without_client")
 _NOT_YET = "not in this release yet on Kubernetes; leave it out"
 _REFUSED = {
     "enable_network_isolation": "pods of a cluster share its network",
     "encrypt_inter_container_traffic": "pods of a cluster talk unencrypted",
     "container_entry_point": "pods run a script; give entry_point",
     "container_arguments": "pods run a script; give hyperparameters",
-    **dict.fromkeys(
-        ("max_retry_attempts", "min_instance_count", "retry_without_client", "tensorboard_output_config"), _NOT_YET
-    ),
-    **dict.fromkeys(("max_cost", "drain_notice", "model_uri", "log_policies"), _NOT_YET),
+    **dict.fromkeys(("tensorboard_output_config", "model_uri"), _NOT_YET),
 }
+_NO_ACCOUNT = (
+    "only a pod with a token can start another attempt; give kubernetes={'service_account': NAME}, with the Role of "
+    "docs/do/kubernetes.md"
+)
 # The grammar of names of images, with a tag or a digest.
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
 _MOVING = re.compile(r"(?:.*/)?[^/:@]+(?::latest)?")
@@ -50,6 +52,7 @@ def check(plan: JobPlan, *, exclude: Path) -> None:
     refuse_of_image(_NAME, plan)
     check_ranks(plan, plan.options.gpus or 0)
     _check_workload(plan)
+    _check_retries(plan)
     check_source(plan.source, exclude=exclude)
     _check_places(plan)
 
@@ -72,8 +75,6 @@ def _check_image(plan: JobPlan) -> None:
 
 def _check_workload(plan: JobPlan) -> None:
     settings = settings_of(plan)
-    if settings.service_account is not None:
-        raise UnsupportedError(f"kubernetes: service_account: retries without a client are {_NOT_YET}")
     if settings.workload == "trainjob" and len({host.group for host in plan.hosts}) > 1:
         raise UnsupportedError("instance_groups: a TrainJob has one kind of hosts; leave workload 'trainjob' out")
     if settings.local_queue is not None and settings.workload == "job" and len(plan.hosts) > 1:
@@ -81,6 +82,17 @@ def _check_workload(plan: JobPlan) -> None:
             f"kubernetes: local_queue: Kueue admits the Jobs of {len(plan.hosts)} hosts one by one, so some would wait"
             " for others; give workload 'jobset' or 'trainjob', which is admitted as a whole"
         )
+
+
+def _check_retries(plan: JobPlan) -> None:
+    options, refusals = plan.options, dict[str, str]()
+    if options.max_retry_attempts and settings_of(plan).service_account is None:
+        refusals["max_retry_attempts"] = _NO_ACCOUNT
+    if options.retry_without_client is False:
+        refusals["retry_without_client"] = "the job's controller pod retries, and no client does; leave it out"
+    if REPLAN in options.fault_policies.values():
+        refusals["fault_policies"] = f"{REPLAN}: {_NOT_YET}"
+    refuse(_NAME, refusals)
 
 
 def _check_places(plan: JobPlan) -> None:

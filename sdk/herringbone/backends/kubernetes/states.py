@@ -13,16 +13,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from herringbone.backends.kubernetes.ledger import Ledger
 from herringbone.backends.kubernetes.names import Label
 from herringbone.backends.kubernetes.pods import CONTAINER, TIME_IS_OVER
-from herringbone.controller.verdict import HostEnd, judge
-from herringbone.records.index import IN_PROGRESS, PENDING, STARTING, STOPPING, TRAINING
+from herringbone.controller.attempt_end import last_columns
+from herringbone.controller.retry import describe_attempts
+from herringbone.controller.verdict import HostEnd, Verdict, judge
+from herringbone.records.index import (
+    IN_PROGRESS,
+    INTERRUPTED,
+    PENDING,
+    RESTARTING,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    TRAINING,
+)
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import STOPPED_CODE, Failure
 from herringbone_contract.failure_text import parse_failure
+from herringbone_contract.faults.policies import DRAIN
 
 # Reasons for which a container waits, and will not start by itself in most cases.
 _STUCK = frozenset(
@@ -41,6 +55,8 @@ _STUCK = frozenset(
 _IMAGE_REMEDY = "check image_uri and image_pull_secrets"
 _OTHER_REMEDY = "`kubectl describe pod {}` has its events"
 _KILLED = 137
+_FIRST = Ledger()
+_DELETED = "its pod was deleted, as `kubectl delete pod` and a drain of its node do"
 _OUT_OF_MEMORY = "out of memory: ask for more (kubernetes={'memory': ...})"
 
 
@@ -48,7 +64,8 @@ class PodState(NamedTuple):
     """One host's pod. `phase` is "waiting", "starting", "running" or "over".
 
     `why` are the cluster's own words. `stuck`: it will not go on without help. `exit_code`, `ended`, `record` and
-    `lost` are those of a pod that is over; times are seconds since 1970.
+    `lost` are those of a pod that is over; times are seconds since 1970. `leaving` is when the grace ends of a pod that
+    somebody deletes; `is_away`: the cluster does not hear from its node. `is_seen`: its end was.
     """
 
     host: str
@@ -62,6 +79,10 @@ class PodState(NamedTuple):
     exit_code: int = 0
     record: Failure | None = None
     lost: bool = False
+    uid: str = ""
+    leaving: float | None = None
+    is_away: bool = False
+    is_seen: bool = True
 
 
 def refusal_of(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> str:
@@ -78,12 +99,16 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     """Return the state of a pod, as the API server describes it."""
     metadata, status = pod["metadata"], pod.get("status", {})
     state = PodState(metadata["labels"][Label.HOST], metadata["name"], "waiting", pod["spec"].get("nodeName", ""))
+    state = state._replace(uid=metadata.get("uid", ""), leaving=_seconds(metadata.get("deletionTimestamp")))
     started = _seconds(status.get("startTime"))
     if status.get("phase") in ("Succeeded", "Failed"):
         return _over(state._replace(phase="over", started=started), status)
     container = next((each for each in _containers(status) if each["name"] == CONTAINER), {})
     if "running" in container.get("state", {}):
-        return state._replace(phase="running", started=started)
+        is_ready = {each["type"]: each["status"] == "True" for each in status.get("conditions", ())}
+        # Only the cluster takes back that a pod is ready whose containers are.
+        is_away = is_ready.get("ContainersReady", False) and not is_ready.get("Ready", True)
+        return state._replace(phase="running", started=started, is_away=is_away)
     for each in _containers(status):
         waiting = each.get("state", {}).get("waiting", {})
         if waiting.get("reason") in _STUCK:
@@ -99,6 +124,27 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     return state._replace(phase="starting" if state.node else "waiting")
 
 
+def host_states(pods: Sequence[Mapping[str, Any]], hosts: Sequence[str], ledger: Ledger, now: float) -> list[PodState]:
+    """Return the states of an attempt's hosts, without those that have no pod yet.
+
+    Of a host whose pod was replaced the newer one counts, until one of them is noted: that one alone counts from then
+    on, and the host is lost when it is gone.
+    """
+    newest = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+    named = {Label.PART: "host", Label.ATTEMPT: str(ledger.attempt)}
+    ours = [pod_state(pod) for pod in newest if named.items() <= pod["metadata"]["labels"].items()]
+    states = []
+    for host in hosts:
+        noted, of_host = ledger.pods.get(host), [state for state in ours if state.host == host]
+        state = next((state for state in reversed(of_host) if noted is None or state.uid == noted.uid), None)
+        if state is not None:
+            states.append(state)
+        elif noted is not None:
+            gone = PodState(host, "", "over", noted.node, _DELETED, started=noted.started, ended=now, uid=noted.uid)
+            states.append(gone._replace(exit_code=_KILLED, lost=True, is_seen=False))
+    return states
+
+
 def columns_of(
     pods: Sequence[Mapping[str, Any]],
     hosts: Sequence[str],
@@ -107,46 +153,52 @@ def columns_of(
     description: str | None,
     now: float,
     refusal: str = "",
+    ledger: Ledger = _FIRST,
+    limit: str = "max_run",
 ) -> dict[str, Any]:
     """Return the columns of a job's row; `stopped` says whether the user asked for a stop.
 
-    `description` is the row's, `refusal` is why a host has no pod. A host whose pod was replaced has two; the newer one
-    counts.
+    `description` is the row's, `refusal` is why a host has no pod. `limit` is the option whose limit the pods keep.
     """
-    newest = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-    states = {state.host: state for state in map(pod_state, newest)}
-    started = [state.started for state in states.values() if state.started is not None]
-    columns: dict[str, Any] = {"started": min(started)} if started else {}
-    over = [state for state in states.values() if state.phase == "over"]
-    is_active = any(state.phase == "running" for state in states.values())
+    states = host_states(pods, hosts, ledger, now)
+    started = [state.started for state in states if state.started is not None]
+    columns: dict[str, Any] = {"started": min(started)} if started and not ledger.failed else {}
+    over = [state for state in states if state.phase == "over"]
+    is_active = any(state.phase == "running" for state in states)
     failed = any(state.exit_code for state in over)
     if (over and failed and not is_active) or len(over) == len(hosts) or (stopped and not is_active):
-        return columns | _end(over, stopped=stopped, now=now)
-    waiting = [state for state in states.values() if state.phase == "waiting"]
-    stuck = [state for state in states.values() if state.stuck]
+        verdict = verdict_of(over, stopped=stopped, limit=limit)
+        if verdict.failure is not None and verdict.failure.fault == DRAIN:
+            verdict = Verdict(STOPPED, INTERRUPTED)
+        return columns | end_columns(verdict, max((state.ended for state in over), default=0.0) or now)
+    waiting = [state for state in states if state.phase == "waiting"]
+    stuck = [state for state in states if state.stuck]
     if waiting or stuck or len(states) < len(hosts):
         secondary = PENDING
     else:
-        secondary = TRAINING if all(state.phase in ("running", "over") for state in states.values()) else STARTING
+        secondary = TRAINING if all(state.phase in ("running", "over") for state in states) else STARTING
+    if ledger.failed and secondary != TRAINING:
+        secondary = RESTARTING
     refusal = refusal if len(states) < len(hosts) else ""
-    message = refusal or _message(list(states.values()), hosts)
+    message = refusal or _message(states, hosts)
     standstill = "; ".join([*filter(None, [refusal]), *(f"{state.host}: {state.why}" for state in stuck)])
     return columns | {
         "status": STOPPING if stopped else IN_PROGRESS,
         "secondary_status": STOPPING if stopped else secondary,
-        "description": _described(description, (secondary, message), standstill, now),
+        "description": described(description, (secondary, message), standstill, now, ledger),
     }
 
 
-def _end(over: Sequence[PodState], *, stopped: bool, now: float) -> dict[str, Any]:
-    """Return the columns of a job that is over."""
-    limit = "max_run" if any(state.exit_code == TIME_IS_OVER for state in over) else ""
+def verdict_of(over: Sequence[PodState], *, stopped: bool, limit: str) -> Verdict:
+    """Return the verdict on an attempt, from the pods that are over."""
+    is_late = any(state.exit_code == TIME_IS_OVER for state in over)
+    # The other hosts end when the first one stops, fails or is lost.
+    is_answered = is_late or any(state.lost or state.exit_code not in (0, STOPPED_CODE) for state in over)
     ends = [
         HostEnd(
             state.host,
             state.exit_code,
-            # The other hosts end when the first one stops.
-            ordered=stopped or (bool(limit) and state.exit_code in (TIME_IS_OVER, STOPPED_CODE)),
+            ordered=stopped or (is_answered and not state.lost and state.exit_code in (TIME_IS_OVER, STOPPED_CODE)),
             record=state.record,
             cause=state.why,
             lost=state.lost,
@@ -154,13 +206,19 @@ def _end(over: Sequence[PodState], *, stopped: bool, now: float) -> dict[str, An
         for state in sorted(over, key=lambda state: state.ended)
     ]
     # A job that was stopped while all of its hosts waited has none that ended.
-    verdict = judge(ends or [HostEnd("", STOPPED_CODE, ordered=True)], stopped=stopped, limit=limit)
-    return {
-        "status": verdict.status,
-        "secondary_status": verdict.secondary_status,
-        "ended": max((state.ended for state in over), default=0.0) or now,
-        "failure": None if verdict.failure is None else verdict.failure.to_json(),
-    }
+    verdict = judge(ends or [HostEnd("", STOPPED_CODE, ordered=True)], stopped=stopped, limit=limit if is_late else "")
+    if verdict.failure is None or all(state.is_seen for state in over if state.host == verdict.lost):
+        return verdict
+    # Nobody knows with which code it ended.
+    return replace(verdict, failure=verdict.failure._replace(exit_code=0))
+
+
+def end_columns(verdict: Verdict, ended: float) -> dict[str, Any]:
+    """Return the last columns of a job's row."""
+    columns = last_columns(verdict, None, ended)
+    # The results are where they are.
+    del columns["model"]
+    return columns
 
 
 def _over(state: PodState, status: Mapping[str, Any]) -> PodState:
@@ -201,13 +259,18 @@ def _message(states: Sequence[PodState], hosts: Sequence[str]) -> str:
     return f"{running} of {len(hosts)} pods run" + (f", on {nodes}" if nodes else "")
 
 
-def _described(before: str | None, state: tuple[str, str], standstill: str, now: float) -> str:
-    """Add a state and its message to those of the description, under the names that SageMaker gives them."""
-    transitions = [] if before is None else json.loads(before)["SecondaryStatusTransitions"]
-    if not transitions or (transitions[-1]["Status"], transitions[-1]["StatusMessage"]) != state:
+def described(before: str | None, state: tuple[str, str] | None, standstill: str, now: float, ledger: Ledger) -> str:
+    """Add failed attempts, and a state with its message, to those of a description, under SageMaker's names."""
+    known = {} if before is None else json.loads(before)
+    transitions = known.get("SecondaryStatusTransitions", [])
+    for attempt, time in list(zip(ledger.failed, ledger.times, strict=True))[len(known.get("Attempts", ())) :]:
+        transitions = [*transitions, {"Status": RESTARTING, "StartTime": time, "StatusMessage": attempt.announced}]
+    if state and (not transitions or (transitions[-1]["Status"], transitions[-1]["StatusMessage"]) != state):
         transitions = [*transitions, {"Status": state[0], "StartTime": now, "StatusMessage": state[1]}]
+    attempts = {"Attempts": json.loads(describe_attempts(ledger.failed))["Attempts"]} if ledger.failed else {}
     # `records.standstill` reads it.
-    return json.dumps({"SecondaryStatusTransitions": transitions, **({"Standstill": standstill} if standstill else {})})
+    still = {"Standstill": standstill} if standstill else {}
+    return json.dumps({"SecondaryStatusTransitions": transitions, **attempts, **still})
 
 
 def _seconds(time: str | None) -> float | None:

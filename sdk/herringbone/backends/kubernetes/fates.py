@@ -1,0 +1,76 @@
+"""What becomes of an attempt's hosts, and of the attempt, from the states of their pods. Pure.
+
+a host's pod                                          the host
+over                                                  over; its exit code is known
+gone, or another one in its place                     lost
+deleted, and not over although its grace is over      lost: its node is away. It may still run
+deleted, on a node that the cluster does not hear     the same, at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from herringbone.backends.kubernetes.states import PodState
+from herringbone_contract.failure import STOPPED_CODE
+
+# A kubelet that lives has removed a pod this long after its grace.
+_MARGIN_SECONDS = 15.0
+# Hosts end by themselves when they hear nothing of one of them for three heartbeats, of 5 s by default.
+SILENCE_SECONDS = 20.0
+# Why the cluster deletes a pod, in events about it: the first of these says most.
+_REASONS = ("Preempted", "Evicted", "NodeNotReady", "TaintManagerEviction")
+_CUT_OFF = "its node is away, and it may still run there"
+
+
+def with_losses(states: Iterable[PodState], *, now: float) -> list[PodState]:
+    """Return the states with hosts as lost whose pods are deleted, and cannot be heard or have ended by that."""
+    return [_with_loss(state, now) for state in states]
+
+
+def _with_loss(state: PodState, now: float) -> PodState:
+    if state.leaving is None:
+        return state
+    if state.phase == "over":
+        # It was told to go, and is innocent.
+        return state._replace(lost=True) if state.exit_code == STOPPED_CODE and state.record is None else state
+    if state.phase == "running" and (state.is_away or now > state.leaving + _MARGIN_SECONDS):
+        return state._replace(phase="over", exit_code=137, ended=now, why=_CUT_OFF, lost=True, is_seen=False)
+    return state
+
+
+def is_over(states: Sequence[PodState], num_hosts: int, *, stopped: bool, now: float) -> bool:
+    """Report whether an attempt is over, and no host of it can still write anything.
+
+    A host that nobody hears may still run. It ends by itself once it has lost another one, so that attempts of several
+    hosts wait for its silence. A host that is alone on its node, or with all the others, is waited for, as a
+    StatefulSet does: nothing else would keep two attempts from writing to one claim. `states` are those of
+    `with_losses`, each loss with the time of its first sight.
+    """
+    over = [state for state in states if state.phase == "over"]
+    if any(state.phase == "running" for state in states):
+        return False
+    if not (stopped or len(over) == num_hosts or any(state.exit_code for state in over)):
+        return False
+    unseen = [state for state in over if not state.is_seen]
+    if stopped or not unseen:
+        return True
+    if len(unseen) == num_hosts and any(state.pod for state in unseen):
+        return False
+    return now - max(state.ended for state in over) >= SILENCE_SECONDS
+
+
+def why_it_went(pod: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -> str:
+    """Return the cluster's own words about a pod that it deletes, from the pod and events about it; "" without any."""
+    for condition in [] if pod is None else pod.get("status", {}).get("conditions", ()):
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    known = {event["reason"]: event.get("message", "") for event in events}
+    return next((f"{reason}: {known[reason]}" for reason in _REASONS if reason in known), "")
+
+
+def fitting_count(states: Sequence[PodState], fewer: Sequence[int]) -> int | None:
+    """Return with how many hosts an attempt can go on for which some find no node; None where it has to wait."""
+    placed = sum(state.phase != "waiting" for state in states)
+    return next((count for count in fewer if count <= placed), None)
