@@ -49,7 +49,7 @@ def config(tmp_path, monkeypatch):
 def start_of(config, **changes):
     """Return what the holder sends for the second attempt, in which this machine plays the first and only host."""
     plan = {**config.base.plan, "job_name": "digits-1.2", "hosts": config.base.plan["hosts"][:1]}
-    sent = msgspec.structs.replace(config.base, plan=plan, host="algo-1", control=None, checkpoints="d" * 64)
+    sent = msgspec.structs.replace(config.base, plan=plan, host="algo-1", control=None, checkpoints="d" * 64, spent=33)
     return {**bare_start(msgspec.to_builtins(sent)), **changes}
 
 
@@ -61,7 +61,7 @@ def test_no_secret_goes_over_the_connection_and_the_machine_adds_its_own(config)
     assert host.plan["options"]["environment"]["TOKEN"] == SECRET
     assert (host.plan["job_name"], host.host, host.control) == ("digits-1.2", "algo-1", "tcp:b:7600")
     assert host.key == attempt_key(config.key, "digits-1.2") != config.base.key
-    assert (host.code, host.permit, host.checkpoints) == ("c" * 64, 30.0, "d" * 64)
+    assert (host.code, host.permit, host.checkpoints, host.spent) == ("c" * 64, 30.0, "d" * 64, 33.0)
     assert complete_start(start_of(config), config).key is None
 
 

@@ -45,3 +45,24 @@ def test_a_budget_ends_without_its_client_and_the_bill_is_told(submit, monkeypat
     assert "2 hosts for" in bill
     assert "$720.00 an hour together" in bill
     assert 0.4 < job.describe()["Herringbone"]["Cost"]["Dollars"] < 1.6
+
+
+FLAKY_ONCE = """
+import os, sys, time
+if ".2/" not in os.environ["SAGEMAKER_BASE_DIR"]:
+    time.sleep(1)
+    sys.exit("the link is flaky")
+time.sleep(600)
+"""
+
+
+def test_the_time_of_all_attempts_is_told_in_the_users_words(submit):
+    # Machines start the second attempt; a client's goes the same way, without `gate`.
+    job = submit(FLAKY_ONCE, hosts=3, max_run=7, max_retry_attempts=1, log_policies={"is flaky": "restart"})
+    begin = time.monotonic()
+    assert job.wait(60).secondary_status == "MaxRuntimeExceeded", job.failure
+    # As of the first attempt's begin: the second one has the rest.
+    assert time.monotonic() - begin < 12
+    lines = [line.text for line in job.logs()]
+    assert any(line.startswith("attempt 2 of 2: ") for line in lines)
+    assert {line for line in lines if line.startswith("max_run")} == {"max_run of 7 s is over: stopping"}

@@ -337,6 +337,7 @@ def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
         "policies": policies_of(plan.options)._asdict(),
         "replans": [{"sets": one.sets, "removes": one.removes, "text": one.text} for one in replans(plan)],
         "max_run": plan.options.max_run,
+        "spent": 0.0,
         "budget": _budget(plan),
         "warning": 0.0,
         "stop_grace": stop_grace(),

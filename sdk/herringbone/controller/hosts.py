@@ -64,13 +64,14 @@ class Site:
         """Return the seconds until the limit that comes first, the option that sets it, and words for the log.
 
         >>> budget = {"seconds": 90, "text": "$5 are spent"}
-        >>> Site().time_limit({"max_run": 100, "warning": 0, "budget": budget})
-        (90.0, 'max_cost', '$5 are spent')
+        >>> Site().time_limit({"max_run": 100, "spent": 20, "warning": 0, "budget": budget})
+        (70.0, 'max_cost', '$5 are spent')
         """
-        budget, soon = config["budget"], f" in {config['warning']:g} s" if config["warning"] else ""
-        limits = [(float(config["max_run"]), "max_run", f"max_run of {config['max_run']:g} s is over")]
+        budget, spent = config["budget"], config["spent"]
+        soon = f" in {config['warning']:g} s" if config["warning"] else ""
+        limits = [(float(config["max_run"] - spent), "max_run", f"max_run of {config['max_run']:g} s is over")]
         if budget is not None and budget["seconds"] is not None:
-            limits.append((max(0.0, budget["seconds"] - self.spent), "max_cost", budget["text"]))
+            limits.append((max(0.0, budget["seconds"] - self.spent - spent), "max_cost", budget["text"]))
         seconds, option, text = min(limits)
         return seconds - config["warning"], option, text + soon
 

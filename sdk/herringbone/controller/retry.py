@@ -76,8 +76,9 @@ class Attempt:
 
     `machines` maps each host to its machine or node; `blamed` and `excluded` are names of machines. `why` is one line,
     and `announced` the log line that announced the next attempt. `checkpoint` is the name of the newest one at its end,
-    "" without any, and `saved` the time at which that was written, in ns. `answer` is what it was answered by, and
-    `layout` the one with which the next attempt goes on, where it takes another.
+    "" without any, and `saved` the time at which that was written, in ns. `fault` is the kind of fault that ended it, ""
+    for none of the kinds, `answer` what it was answered by, and `layout` the one with which the next attempt goes on,
+    where it takes another.
     """
 
     number: int
@@ -88,6 +89,7 @@ class Attempt:
     announced: str = ""
     checkpoint: str = ""
     saved: int = 0
+    fault: str = ""
     answer: str = ""
     layout: str = ""
 
@@ -182,6 +184,7 @@ def decide(
         why=_why(match, machines),
         blamed=blamed,
         excluded=tuple(dict.fromkeys([*named, *often])),
+        fault=match.fault,
         answer=match.action,
     )
 
@@ -193,7 +196,7 @@ def replacements(verdict: Verdict, policies: Policies, earlier: Sequence[Attempt
     """
     failure = verdict.failure
     is_one = failure is not None and failure.fault == UNHEALTHY and failure.host is not None
-    before = sum(bool(attempt.excluded) and _is_unhealthy(attempt) for attempt in earlier)
+    before = sum(bool(attempt.excluded) and attempt.fault == UNHEALTHY for attempt in earlier)
     return before + (is_one and answer(UNHEALTHY, policies.faults) == EXCLUDE_HOST)
 
 
@@ -253,7 +256,7 @@ def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Atte
     """
     if newest is None:
         return attempt
-    before = [one for one in earlier if not _is_unhealthy(one)][-_FRUITLESS:]
+    before = [one for one in earlier if one.fault != UNHEALTHY][-_FRUITLESS:]
     if len(before) == _FRUITLESS and all((one.checkpoint, one.saved) == newest for one in before):
         raise LaunchError(
             f"no new step since checkpoint {newest.name} in {_FRUITLESS} attempts, which all began there; the log of "
@@ -288,10 +291,6 @@ def num_replanned(attempts: Sequence[Attempt]) -> int:
 def announced(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> Attempt:
     """Return the attempt with the line that announces the next one, on these machines."""
     return replace(attempt, announced=announcement(attempt, retries, machines))
-
-
-def _is_unhealthy(attempt: Attempt) -> bool:
-    return attempt.why.startswith(UNHEALTHY)
 
 
 def _excludes(match: PolicyMatch, machines: Mapping[str, str]) -> bool:

@@ -72,7 +72,7 @@ def replans(plan: JobPlan) -> tuple[Replan, ...]:
     return tuple(found)
 
 
-def with_layout(plan: JobPlan, number: int) -> JobPlan:
+def replanned(plan: JobPlan, number: int) -> JobPlan:
     """Return the plan of a job that has been replanned so many times."""
     if not number or plan.prediction is None:
         return plan

@@ -133,6 +133,7 @@ class ControllerConfig(TypedDict):
     `run_folder`: sockets; empty when each host makes its own.
     `retries`: number of restarts the job may have. `policies`: the members of `controller.retry.Policies`.
     `replans`: the layouts to take one after the other when the job runs out of memory.
+    `spent`: the seconds of `max_run` and of the budget that earlier attempts on other machines have used.
     `budget`: None for a job whose price is not known.
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
     `patience`: how long hosts may outlive the first host that failed.
@@ -160,6 +161,7 @@ class ControllerConfig(TypedDict):
     policies: dict[str, dict[str, str]]
     replans: list[ReplanConfig]
     max_run: float
+    spent: float
     budget: BudgetConfig | None
     warning: float
     stop_grace: float

@@ -33,6 +33,7 @@ def test_a_lost_host_is_retried_and_a_script_that_raised_is_not():
         MACHINES,
         why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)",
         blamed=("n2",),
+        fault="host_lost",
         answer="restart",
     )
     assert decided(RAISED) is None

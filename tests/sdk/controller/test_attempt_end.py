@@ -19,7 +19,12 @@ LOST = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="
 TAKEN = Verdict("Failed", "Failed", taken_away("algo-2", "the file /run/drain"), lost="algo-2")
 RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="ValueError", message="no"))
 FIRST = Attempt(
-    1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",), answer="restart"
+    1,
+    MACHINES,
+    why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)",
+    blamed=("n2",),
+    fault="host_lost",
+    answer="restart",
 )
 LAST = "attempt 2 of 2 has failed, too"
 
@@ -151,7 +156,9 @@ def test_the_steps_of_an_end(hosts, conclusion, calls):
 UNHEALTHY = Verdict(
     "Failed", "Failed", Failure("algo-2", message="unhealthy_host: algo-2: full", fault="unhealthy_host")
 )
-REPLACED = Attempt(1, MACHINES, why="unhealthy_host: algo-2: full", blamed=("n2",), excluded=("n2",))
+REPLACED = Attempt(
+    1, MACHINES, why="unhealthy_host: algo-2: full", blamed=("n2",), excluded=("n2",), fault="unhealthy_host"
+)
 
 
 @pytest.mark.parametrize(

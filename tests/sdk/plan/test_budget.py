@@ -119,7 +119,7 @@ def test_the_budget_is_in_the_controllers_config(plan, tmp_path):
 
 
 def config(**members):
-    return {"max_run": 3600.0, "warning": 0.0, "budget": {"seconds": 1800, "text": "spent"}, **members}
+    return {"max_run": 3600.0, "spent": 0.0, "warning": 0.0, "budget": {"seconds": 1800, "text": "spent"}, **members}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,9 @@ def config(**members):
         ({"warning": 115.0}, 800.0, ("max_cost", 885.0, "spent in 115 s")),
         ({"max_run": 600.0}, 0.0, ("max_run", 600.0, "max_run of 600 s is over")),
         ({}, 9999.0, ("max_cost", 0.0, "spent")),
+        # The rest of what earlier attempts of a job on machines have left, in the words of the whole.
+        ({"budget": None, "spent": 3573.0}, 0.0, ("max_run", 27.0, "max_run of 3600 s is over")),
+        ({"spent": 1700.0}, 0.0, ("max_cost", 100.0, "spent")),
     ],
 )
 def test_the_first_limit_counts(members, spent, limit):

@@ -20,8 +20,7 @@ from herringbone.controller.retry import (
     with_layout,
 )
 from herringbone.controller.verdict import Verdict
-from herringbone.plan.replans import replans, smaller
-from herringbone.plan.replans import with_layout as with_layout_of
+from herringbone.plan.replans import replanned, replans, smaller
 from herringbone.prediction.estimating import with_smaller
 from herringbone_contract.errors import LaunchError, UnsupportedError
 from herringbone_contract.failure import Failure
@@ -97,8 +96,8 @@ def test_a_layout_changes_the_jobs_hyperparameters_and_nothing_of_the_users():
         "0 MiB a rank and 8 samples a second predicted)",
         "0 MiB a rank and 7 samples a second predicted)",
     ]
-    assert with_layout_of(plan, 0) is plan
-    torch, smp = with_layout_of(plan, 1), with_layout_of(plan, 2)
+    assert replanned(plan, 0) is plan
+    torch, smp = replanned(plan, 1), replanned(plan, 2)
     assert torch.hyperparameters["epochs"] == smp.hyperparameters["epochs"] == "3"
     assert "mp_parameters" not in torch.hyperparameters
     assert "sagemaker_mpi_enabled" not in torch.hyperparameters

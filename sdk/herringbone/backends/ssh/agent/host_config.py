@@ -33,6 +33,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     the checkpoints of earlier attempts, `image` the id of a container's image; each is None where there is none.
     `s3` has the address and the credentials with which the machine sends checkpoints to S3; see `on_s3.machine_s3`.
     `permit` is how long ranks may run without a word of the job's holder, in seconds, where machines retry the job.
+    `spent` are the seconds of the job's limits in time that earlier attempts have used.
 
     The config travels through a pipe, so that no disk and no command line of the machine holds its secrets.
     """
@@ -50,6 +51,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     image: str | None = None
     s3: dict[str, Any] | None = None
     permit: float | None = None
+    spent: float = 0.0
 
 
 def localize(config: HostConfig, *, code: str, data_folder: str) -> JobPlan:

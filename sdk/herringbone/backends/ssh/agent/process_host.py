@@ -62,6 +62,7 @@ def reduce_to_host(controller_config: ControllerConfig, config: HostConfig) -> C
     controller_config["output"] = None
     # The client decides on retries: one machine does not know which others are free.
     controller_config["retries"] = 0
+    controller_config["spent"] = config.spent
     if config.permit is not None:
         # Of all attempts here, which have folders of their own beside that of the first one.
         jobs = Path(controller_config["logs"]).parents[1]

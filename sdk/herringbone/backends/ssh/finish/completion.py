@@ -116,12 +116,17 @@ class MachineHosts(EndedHosts):
     def stopping(self) -> str:
         if self._index.get(self.job).status == STOPPING:
             return STOPPED
-        return "" if self._seconds_left > 0 else MAX_RUNTIME_EXCEEDED
+        return MAX_RUNTIME_EXCEEDED if self._seconds_left < 1 else ""
 
     @property
-    def _seconds_left(self) -> int:
-        """The rest of `max_run`, which limits all attempts together."""
-        return int(self._plan.time_limit - (time.time() - (self._record.started or time.time())))
+    def _spent(self) -> float:
+        """The seconds since the job began: its limits in time are those of all attempts together."""
+        now = time.time()
+        return now - (self._record.started or now)
+
+    @property
+    def _seconds_left(self) -> float:
+        return self._plan.time_limit - self._spent
 
     def logs(self) -> dict[str, str]:
         # A machine that is lost by now must not prevent the retry.

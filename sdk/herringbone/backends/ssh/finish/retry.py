@@ -37,8 +37,7 @@ from herringbone.controller.retry import (
     with_layout,
     with_progress,
 )
-from herringbone.plan.replans import replans
-from herringbone.plan.replans import with_layout as with_layout_of
+from herringbone.plan.replans import replanned, replans
 from herringbone.records.checkpoints import newest_files, settle_links
 from herringbone.records.index import RESTARTING, STOPPING, TRAINING
 from herringbone.records.job_events import JobEvents
@@ -100,6 +99,7 @@ class RestartableHosts(MachineHosts):
                 code=self._code(),
                 checkpoints=checkpoints,
                 unavailable=self._unavailable(failed),
+                spent=self._spent,
                 agree=agree,
             ),
         ).run()
@@ -109,11 +109,10 @@ class RestartableHosts(MachineHosts):
         return {host: machine for host, (machine, _) in started.items()}
 
     def _next_plan(self, failed: Attempt) -> JobPlan:
-        """Return the plan with its next layout, and the rest of `max_run`, which limits all attempts together."""
-        if (rest := self._seconds_left) < 1:
+        """Return the plan with its next layout."""
+        if self._seconds_left < 1:
             raise HostError(f"the time of all attempts together, {self._plan.time_limit} s, is over")
-        plan = with_layout_of(self._plan, num_replanned([*self.earlier, failed]))
-        return msgspec.structs.replace(plan, options=msgspec.structs.replace(plan.options, max_run=rest))
+        return replanned(self._plan, num_replanned([*self.earlier, failed]))
 
     def _check_startable(self) -> None:
         """Raise `HostError` when this Python lacks something that the submitting one had."""

@@ -61,10 +61,9 @@ def bare_start(config: Message) -> Message:
     """Return what a holder tells a machine of a host that it is to start."""
     plan = config["plan"]
     return {
-        **{name: config[name] for name in ("host", "control", "machines", "checkpoints")},
+        **{name: config[name] for name in ("host", "control", "machines", "checkpoints", "spent")},
         "name": plan["job_name"],
         "hosts": plan["hosts"],
-        "max_run": plan["options"].get("max_run"),
     }
 
 
@@ -80,7 +79,6 @@ def complete_start(bare: Message, config: KeeperConfig) -> HostConfig:
         plan,
         job_name=bare["name"],
         hosts=msgspec.convert(bare["hosts"], tuple[HostPlan, ...]),
-        options=msgspec.structs.replace(plan.options, max_run=int(bare["max_run"] or plan.options.max_run)),
     )
     return msgspec.structs.replace(
         base,
@@ -90,6 +88,7 @@ def complete_start(bare: Message, config: KeeperConfig) -> HostConfig:
         key=None if bare["control"] is None else attempt_key(config.key, bare["name"]),
         machines=bare["machines"],
         checkpoints=digest,
+        spent=float(bare["spent"]),
     )
 
 

@@ -42,7 +42,8 @@ class Claims:
     """The machines of one job: `machines` by host, and the open connections to all that were tried.
 
     `unavailable` maps machines that a retry must avoid to the reasons, None for a first attempt; a retry may have fewer
-    hosts, which `plan` then says. With `granted`, the machines are chosen and claimed.
+    hosts, which `plan` then says. With `granted`, the machines are chosen and claimed. `spent` are the seconds of the
+    job's limit in time that are over.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class Claims:
         *,
         unavailable: Mapping[str, str] | None = None,
         granted: Granted | None = None,
+        spent: float = 0.0,
     ) -> None:
-        self.plan, self._transport, self._unavailable = plan, transport, unavailable
+        self.plan, self._transport, self._unavailable, self._spent = plan, transport, unavailable, spent
         self._inventory, self._all_hosts = fitting(plan, inventory), plan.hosts
         self.is_granted = granted is not None
         self.machines: dict[str, Machine] = {} if granted is None else dict(granted.machines)
@@ -129,6 +131,8 @@ class Claims:
     def _claim(self, machine: Machine) -> Message:
         """Claim what a host needs of a machine; {"lost": why} when a retry can do without the machine."""
         claim = {"ask": "claim", **request_of(self.plan, machine)}
+        # Others in the line of the machine are told until when it may be taken.
+        claim["max_run"] -= self._spent
         deadline = time.monotonic() + _OWN_LOCK_SECONDS
         try:
             while True:

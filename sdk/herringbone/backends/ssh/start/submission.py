@@ -65,13 +65,15 @@ class NextAttempt:
 
     `name` is the job's name on machines in this attempt, `code` the code that all attempts run. `checkpoints` is a
     folder with the checkpoints of earlier attempts, None for none. `unavailable` maps machines to the reason why this
-    attempt must avoid them. `agree` gets the machine of each host before the first one starts.
+    attempt must avoid them. `spent` are the seconds since the first attempt began. `agree` gets the machine of each
+    host before the first one starts.
     """
 
     name: str
     code: PackedCode
     checkpoints: Path | None
     unavailable: Mapping[str, str]
+    spent: float
     agree: Callable[[Mapping[str, Machine]], None] = lambda _: None
 
 
@@ -104,8 +106,10 @@ class Submission:
             transport,
             unavailable=None if next_attempt is None else next_attempt.unavailable,
             granted=granted,
+            spent=0.0 if next_attempt is None else next_attempt.spent,
         )
         self._name = plan.job_name if next_attempt is None else next_attempt.name
+        self._spent = 0.0 if next_attempt is None else next_attempt.spent
         self.code: PackedCode | None = None
         if (start := next_attempt or granted) is not None:
             self.code = start.code
@@ -284,6 +288,7 @@ class Submission:
                 checkpoints=None if checkpoints is None else checkpoints.digest,
                 s3=s3,
                 permit=keepers[host]["seconds"] if host in keepers else None,
+                spent=self._spent,
             )
             keeper = {"keeper": keepers[host]} if host in keepers else {}
             return self._claims.connection(host).ask({"ask": "start", "config": msgspec.to_builtins(config), **keeper})
