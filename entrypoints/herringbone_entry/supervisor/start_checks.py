@@ -1,7 +1,7 @@
 """The coordinator's checks before the ranks start: what hosts see of themselves and of each other. Does no I/O.
 
     look    each host's facts (`preflight`), where hosts are machines of their own
-    local   each host's memory, disks and devices (`health`); an unfit host ends the job here
+    local   each host's memory, disks and devices (`health`); an unfit host ends the job here, or is reported
     links   an all-reduce between the hosts that can, and the speed of their links
 
 A stage ends when all hosts have answered, or after its time: a check that fails itself is reported, and stops no job.
@@ -48,11 +48,13 @@ class StartChecks:
         on_end: Callable[[Failure | None], None],
     ) -> None:
         self._register, self._order, self._later = register, order, later
-        self._infra_check, self._policies, self._is_over, self._on_end = infra_check, policies, is_over, on_end
+        self._infra_check, self._is_over, self._on_end = infra_check, is_over, on_end
         self._stage = ""
         # The hosts that are to answer in this stage, and those that have.
         self._asked, self._answered = set[str](), set[str]()
         self._reports: dict[str, dict[str, Any]] = {}
+        self._notes: list[str] = []
+        self._ends_job = answer(UNHEALTHY, policies) != REPORT
 
     def begin(self) -> None:
         """Begin with the first stage."""
@@ -101,7 +103,7 @@ class StartChecks:
         if stage == "look":
             self._order({"kind": "say", "host": self._register.first, "text": self._register.report()})
             self._examine()
-        elif stage == "local" and not any(finding.unfit for finding in health.judge(self._reports)):
+        elif stage == "local" and not (self._ends_job and any(one.unfit for one in health.judge(self._reports))):
             self._sum()
         else:
             self._conclude()
@@ -120,6 +122,10 @@ class StartChecks:
         ordered = {host: self._reports[host] for host in self._register.hosts if host in self._reports}
         request = health.links_request(ordered, LINKS_SECONDS - _MARGIN_SECONDS)
         if request is None:
+            if len(ordered) > 1 and any(report.get("trouble") for report in ordered.values()):
+                able = [host for host, report in ordered.items() if report.get("backend")]
+                which = f"{able[0]} alone" if able else "no host"
+                self._notes.append(f"health: links between hosts were not measured: torch answered on {which}")
             self._conclude()
             return
         request["address"] = self._register.address_of(request["hosts"][0])
@@ -133,6 +139,7 @@ class StartChecks:
             {host: seen.get(host, {}) | self._reports.get(host, {}) for host in self._register.hosts}
         )
         lines = [f"health: {host}: {health.line(report)}" for host, report in self._reports.items()]
+        lines += self._notes
         lines += [f"warning: {finding}" for finding in findings]
         first = self._register.first
         if lines:
@@ -143,7 +150,7 @@ class StartChecks:
                 event = {"kind": "fault", "fault": UNHEALTHY, "rank": None, "why": str(finding)}
                 self._order({"kind": "emit", "host": first, "event": event})
         unfit = next((finding for finding in findings if finding.unfit), None)
-        if unfit is None or answer(UNHEALTHY, self._policies) == REPORT:
-            self._on_end(None)
-        else:
+        if unfit is not None and self._ends_job:
             self._on_end(Failure(unfit.host, message=f"{UNHEALTHY}: {unfit}", fault=UNHEALTHY))
+        else:
+            self._on_end(None)

@@ -75,8 +75,11 @@ def test_an_unfit_host_ends_the_attempt_before_the_ranks_start() -> None:
 
 def test_an_unfit_host_is_only_named_where_the_user_says_so() -> None:
     bench = examined(looked(policies={"unhealthy_host": "report"}), algo2=FULL)
+    # It takes part in the job, so its links count, too.
+    assert bench.orders[-1]["request"]["hosts"] == list(HOSTS)
+    bench.advance(LINKS_SECONDS)
     assert bench.kinds[-1] == "start"
-    assert said(bench)[-1] == "warning: algo-2: No space left on device: /m"
+    assert "warning: algo-2: No space left on device: /m" in said(bench)
 
 
 def test_hosts_that_do_not_answer_are_named_and_the_job_starts() -> None:
@@ -101,6 +104,16 @@ def test_hosts_that_do_not_answer_are_named_and_the_job_starts() -> None:
         "RuntimeError: timed out; is a firewall in between?",
         "no answer within 15 s; is a firewall in between?",
     ]
+
+
+@pytest.mark.parametrize(("able", "which"), [(("algo-3",), "algo-3 alone"), ((), "no host")])
+def test_links_that_nobody_could_measure_are_told(able, which) -> None:
+    bench = looked()
+    for host in able:
+        bench.report(host, "checked", ask="local", report=REPORT)
+    bench.advance(LOCAL_SECONDS)
+    assert bench.kinds[-1] == "start"
+    assert said(bench)[-1] == f"health: links between hosts were not measured: torch answered on {which}"
 
 
 def test_a_report_that_makes_no_sense_stops_no_job() -> None:
