@@ -39,16 +39,21 @@ def test_a_terminal_shows_a_bar_that_fills(monkeypatch):
     assert "30.0/30.0 MB" in last
 
 
-def work(stream):
+def work(stream, *seconds):
     clock = Clock()
     with Progress(stream, clock=clock).working("measuring [one] step") as show:
-        clock.now += 4.3
-        show("phase [forward]")
+        for more in (4.3, *seconds):
+            clock.now += more
+            show("phase [forward]")
     return stream.getvalue()
 
 
 def test_work_shows_its_place_on_a_terminal_and_its_time_at_the_end(monkeypatch):
-    assert work(io.StringIO()).splitlines() == ["measuring [one] step ...", "measuring [one] step: 4.3 s"]
+    assert work(io.StringIO(), 20, 20, 20).splitlines() == [
+        "measuring [one] step ...",
+        "measuring [one] step, 44 s: phase [forward]",
+        "measuring [one] step: 64.3 s",
+    ]
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     shown = work(Terminal())

@@ -60,6 +60,7 @@ def plan_request(
     # Imported here: most jobs have no prediction, and their users wait for the first line.
     from herringbone.prediction.estimating import chosen, predicted, searching, with_smaller
     from herringbone.prediction.options import parse_measure
+    from herringbone.system.progress import Progress
 
     def made(found: Mapping[str, Any] | None) -> JobPlan:
         other = request if found is None else changed(request, {"distribution": found})
@@ -68,6 +69,10 @@ def plan_request(
     settings = parse_measure(measure)
     if replanned:
         settings = searching(settings)
+        Progress().say(
+            "fault_policies: out_of_memory: replan: looking for smaller layouts before the start; that takes minutes "
+            "where this script was not measured yet"
+        )
     plan = chosen(made, settings) if choose else predicted(made(None), settings)
     plan = with_smaller(plan) if replanned else plan
     # A job with a prediction has one variable more.

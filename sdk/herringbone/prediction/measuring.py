@@ -263,7 +263,9 @@ def _wait(
             for line in written.read().decode(errors="replace").splitlines():
                 if line.startswith(PROGRESS_MARK):
                     last = printable(line.removeprefix(PROGRESS_MARK)).rstrip(".")
-                    show(last)
+            if last:
+                # Also where nothing is new: the seconds of a long phase are.
+                show(last)
             if code is not None or time.monotonic() > deadline:
                 return code, last
             time.sleep(_POLL_SECONDS)

@@ -47,16 +47,27 @@ class Progress:
     def working(self, title: str) -> Iterator[Callable[[str], None]]:
         """Show that something goes on while the body runs, and how long it took; yields a function for its place."""
         stream, begin = self._stream or sys.stderr, self._clock()
+        reported_at = begin
+
+        def told(place: str) -> str:
+            return f"{title}, {self._clock() - begin:.0f} s: {place}"
+
+        def say_seldom(place: str) -> None:
+            nonlocal reported_at
+            if self._clock() - reported_at >= _LINE_SECONDS:
+                reported_at = self._clock()
+                self.say(told(place))
+
         if stream.isatty():
             # Imported here: only a terminal draws.
             from rich.console import Console
             from rich.markup import escape
 
             with Console(file=stream).status(escape(title)) as status:
-                yield lambda place: status.update(escape(f"{title}, {self._clock() - begin:.0f} s: {place}"))
+                yield lambda place: status.update(escape(told(place)))
         else:
             self.say(f"{title} ...")
-            yield lambda _: None
+            yield say_seldom
         self.say(f"{title}: {self._clock() - begin:.1f} s")
 
     @contextmanager

@@ -21,6 +21,7 @@ from herringbone.controller.retry import (
 )
 from herringbone.controller.verdict import Verdict
 from herringbone.plan.replans import replanned, replans, smaller
+from herringbone.prediction import estimating
 from herringbone.prediction.estimating import with_smaller
 from herringbone_contract.errors import LaunchError, UnsupportedError
 from herringbone_contract.failure import Failure
@@ -168,6 +169,22 @@ def test_machines_that_know_one_layout_leave_the_job_to_a_client():
     assert not retries_alone(plan, "process")
     restarted = msgspec.structs.replace(options, fault_policies={"out_of_memory": "restart"})
     assert retries_alone(msgspec.structs.replace(plan, options=restarted), "process")
+
+
+def test_a_user_who_waits_for_the_search_is_told_so_before(tmp_path, monkeypatch, capsys):
+    def measured(*_):
+        told.append(capsys.readouterr().err)
+        raise LaunchError("measured")
+
+    told = []
+    monkeypatch.setattr(estimating, "predicted", measured)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(LaunchError, match="measured"):
+        PyTorch(
+            "train.py", instance_type="local_process", fault_policies={"out_of_memory": "replan"}, max_retry_attempts=1
+        ).plan()
+    assert "replan: looking for smaller layouts before the start; that takes minutes" in told[0]
 
 
 def test_an_answer_that_restarts_needs_attempts():
