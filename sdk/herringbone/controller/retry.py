@@ -77,8 +77,8 @@ class Attempt:
     `machines` maps each host to its machine or node; `blamed` and `excluded` are names of machines. `why` is one line,
     and `announced` the log line that announced the next attempt. `checkpoint` is the name of the newest one at its end,
     "" without any, and `saved` the time at which that was written, in ns. `fault` is the kind of fault, "" for one
-    of the user's patterns, `answer` what it was answered by, and `layout` the one with which the next attempt goes on, where it
-    takes another.
+    of the user's patterns, `answer` what it was answered by, and `layout` the one with which the next attempt goes on,
+    where it takes another.
     """
 
     number: int
