@@ -13,6 +13,7 @@ from herringbone import TrainingJob
 from herringbone.backends.ssh.attempts.current import current_attempt
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.records.index import JobIndex
+from herringbone.records.state_lines import StateEvents
 from herringbone_contract.failure_text import parse_failure
 from tests.waiting import wait_until
 
@@ -131,6 +132,11 @@ def test_a_job_that_waits_for_a_machine_is_stopped_by_a_client_that_comes_back(s
             other.failure.render(),
             (machines.work("h-1") / "keepers.log").read_text(),
         )
+        # Nobody else says why nothing happens.
+        wait_until(lambda: other.describe()["SecondaryStatus"] == "Restarting", seconds=20)
+        waits = "waiting is over, and the next attempt waits for h-2; `herringbone stop waiting` ends the job"
+        assert other.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"] == waits
+        assert f"waiting: Restarting: {waits}" in StateEvents().of(JobIndex(home.index).get("waiting"), now=0.0)
         other.stop()
         assert other.wait(timeout=60).status == "Stopped"
     finally:

@@ -1,12 +1,19 @@
 """The end of a job on this machine, without any machine: who may end the packing, and when."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from herringbone.backends.ssh.attempts.current import CurrentAttempt
+from herringbone.backends.ssh.attempts.job_state import HostState
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.finish.completion import packing_is_ended
+from herringbone.backends.ssh.finish.observed import ObservedHosts
+from herringbone.backends.ssh.machines.inventory import Machine
+from herringbone.plan.options.typed import Options
 from herringbone.records.index import STOPPING, UPLOADING, JobIndex, JobRecord
+from herringbone.records.state_lines import last_message
 
 
 @pytest.fixture
@@ -41,3 +48,28 @@ def test_a_kill_ends_the_packing(home, index):
     backend.describe = index.get
     backend.kill("a")
     assert packing_is_ended(index.get("a"))
+
+
+@pytest.mark.parametrize(
+    ("alive", "ended", "waits"),
+    [
+        # Of two machines, the second alone may not decide.
+        ("b", 0.0, "a, without which the other machines may not decide"),
+        ("a", 40.0, ""),
+        ("a", 50.0, "b"),
+        ("ab", 50.0, ""),
+    ],
+)
+def test_a_client_says_for_which_machines_an_attempt_waits(home, index, alive, ended, waits):
+    members = {name: Machine(name=name) for name in "ab"}
+    attempt = CurrentAttempt(machines={"algo-1": members["a"], "algo-2": members["b"]}, name="a", members=members)
+    index.update("a", service=attempt.to_json())
+    states = [HostState("algo-2", "b", {"status": "Failed", "ended": time.time() - ended})]
+    plan = SimpleNamespace(options=Options(), hourly_cost=None)
+    hosts = ObservedHosts(index.get("a"), plan, states, None, home, None)
+    for _ in range(2):
+        hosts._tell_wait({name: {"alive": True} for name in alive}, 45.0)
+    row = index.get("a")
+    text = f"a is over, and the next attempt waits for {waits}; `herringbone stop a` ends the job"
+    assert last_message(row) == (text if waits else "")
+    assert row.secondary_status == ("Restarting" if waits else UPLOADING)

@@ -200,17 +200,18 @@ def replacements(verdict: Verdict, policies: Policies, earlier: Sequence[Attempt
     return before + (is_one and answer(UNHEALTHY, policies.faults) == EXCLUDE_HOST)
 
 
-def describe_attempts(attempts: Sequence[Attempt]) -> str:
+def describe_attempts(attempts: Sequence[Attempt], waits: str = "") -> str:
     """Return failed attempts as the JSON of a job's description, under SageMaker's names where it has some.
 
     >>> json.loads(describe_attempts([Attempt(1, {"algo-1": "n1"}, "why", announced="attempt 2 of 2")]))["Attempts"]
     [{'Attempt': 1, 'Hosts': {'algo-1': 'n1'}, 'FailureReason': 'why', 'ExcludedHosts': []}]
+
+    `waits` says what the next attempt waits for.
     """
+    messages = [attempt.announced for attempt in attempts] + ([waits] if waits else [])
     return json.dumps(
         {
-            "SecondaryStatusTransitions": [
-                {"Status": RESTARTING, "StatusMessage": attempt.announced} for attempt in attempts
-            ],
+            "SecondaryStatusTransitions": [{"Status": RESTARTING, "StatusMessage": text} for text in messages],
             "Attempts": [
                 {
                     "Attempt": attempt.number,

@@ -10,18 +10,21 @@ no majority is left   after the time in which ranks end that are cut off: decide
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
+from herringbone.backends.lifecycle import change_state
 from herringbone.backends.ssh.attempts.current import CurrentAttempt, split_attempt
 from herringbone.backends.ssh.attempts.lease import is_quorum
 from herringbone.backends.ssh.finish.retry import RestartableHosts
 from herringbone.backends.ssh.transport.protocol import ask_each
 from herringbone.controller.attempt_end import end_attempt
+from herringbone.controller.retry import describe_attempts
 from herringbone.controller.verdict import Verdict
-from herringbone.records.index import COMPLETED
+from herringbone.records.index import COMPLETED, RESTARTING
+from herringbone.records.state_lines import last_message
 from herringbone_contract.errors import HostError
 from herringbone_contract.failure_text import parse_failure
 
@@ -76,7 +79,25 @@ class ObservedHosts(RestartableHosts):
             self._attempt = msgspec.structs.replace(self._attempt, members={})
             end_attempt(self)
         else:
+            self._tell_wait(answers, _wait_of(newest))
             self.looks_again_at = time.monotonic() + _AGAIN_SECONDS
+
+    def _tell_wait(self, answers: Mapping[str, Mapping[str, Any]], wait: float) -> None:
+        """Say for which machines the next attempt waits; after `wait` where the others may decide without them."""
+        members = self._attempt.members
+        away = [name for name in members if not answers.get(name, {}).get("alive")]
+        may_decide = is_quorum(list(members), members.keys() - set(away))
+        if not away or (may_decide and time.time() < max(state.ended for state in self._states) + wait):
+            return
+        text = (
+            f"{self._attempt.name} is over, and the next attempt waits for {', '.join(away)}"
+            f"{'' if may_decide else ', without which the other machines may not decide'}; "
+            f"`herringbone stop {self.job}` ends the job"
+        )
+        # Not into the log: its next lines come from the machines.
+        if last_message(self._index.get(self.job)) != text:
+            columns = {"secondary_status": RESTARTING, "description": describe_attempts(self.earlier, text)}
+            change_state(self._index, self.job, columns)
 
     @property
     def _lacks_results(self) -> bool:
@@ -131,5 +152,9 @@ class ObservedHosts(RestartableHosts):
             return False
         if not noted.exists():
             noted.touch()
-        wait = 60.0 if newest is None else float(newest["wait"])
-        return time.time() > noted.stat().st_mtime + wait
+        return time.time() > noted.stat().st_mtime + _wait_of(newest)
+
+
+def _wait_of(newest: Mapping[str, Any] | None) -> float:
+    """Return the seconds after which ranks of machines that are cut off have ended."""
+    return 60.0 if newest is None else float(newest["wait"])
