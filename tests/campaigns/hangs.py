@@ -41,8 +41,11 @@ _IMPOSSIBLE = {"docker": ("fuse", "frozen"), "ssh": ("frozen",)}
 
 
 @contextlib.contextmanager
-def engine(name: str, home: Path, image: str | None) -> Iterator[dict[str, Any]]:
-    """Start what an engine needs, and yield the arguments of estimators on it; `backend` is one of its own."""
+def engine(name: str, home: Path, image: str | None, heartbeat: str = "1") -> Iterator[dict[str, Any]]:
+    """Start what an engine needs, and yield the arguments of estimators on it.
+
+    `backend` is one of its own, which has a `heartbeat`, and `machines` are those of `ssh`.
+    """
     if name == "process":
         yield {"instance_type": "local_process"}
     elif name == "docker":
@@ -61,8 +64,9 @@ def engine(name: str, home: Path, image: str | None) -> Iterator[dict[str, Any]]
             with stopped_masters(Path(control)):
                 transport = OpenSSHTransport(ssh=("ssh", "-F", str(machines.config)), control=control)
                 Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
-                environ = {"HERRINGBONE_HEARTBEAT": "1", "HERRINGBONE_JOIN_TIMEOUT": "60"}
+                environ = {"HERRINGBONE_HEARTBEAT": heartbeat, "HERRINGBONE_JOIN_TIMEOUT": "60"}
                 yield {
+                    "machines": machines,
                     "instance_type": "ssh:hosts.yaml",
                     "backend": SshBackend(Home(home), transport, environ=environ),
                 }
@@ -81,7 +85,7 @@ def in_folder(script: str) -> Iterator[Path]:
 def submit(settings: dict[str, Any], **options: Any) -> TrainingJob:
     """Submit a job of the script to the engine of these settings."""
     own = dict(settings)
-    backend = own.pop("backend", None)
+    backend, _ = own.pop("backend", None), own.pop("machines", None)
     estimator = Estimator("train.py", **options, **own)
     if backend is None:
         return estimator.fit(logs=False, wait=False)

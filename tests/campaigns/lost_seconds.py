@@ -3,7 +3,8 @@
 Usage: `.venv/bin/python -m tests.campaigns.lost_seconds [--engines process,docker,ssh,slurm] [--times 3]` from the root
 of the repository, as root; `tests.campaigns.hangs` says what the engines need. Two ranks on two hosts take steps of
 0.1 s and save at each fifth; the fault comes at the 13th. The last line is JSON: for each engine and fault the medians,
-in seconds after the fault. docs/understand/restarts.md has the table.
+in seconds after the fault. docs/understand/restarts.md has the table. The engine `alone` is `ssh` with three hosts, the
+default heartbeat and the client's network cut: a supervisor is killed, and machines are cut off.
 
     told       an event names the fault; a lost rank or host is told by the end of the attempt
     over       the next attempt is announced
@@ -14,10 +15,15 @@ in seconds after the fault. docs/understand/restarts.md has the table.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import re
+import signal
 import statistics
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from tests.campaigns.hangs import engine, in_folder, submit
@@ -62,6 +68,8 @@ for step in range(first, 60):
         dist.barrier()
 """
 FAULTS = ("killed", "lost", "hang", "busy", "nan")
+# With the client away: a supervisor is killed; the last machine, and the first one, which decides, are cut off.
+ALONE = ("lost", "last-cut", "first-cut")
 
 
 def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
@@ -96,6 +104,55 @@ def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
     }
 
 
+@contextlib.contextmanager
+def laptop_closed(job: Any, machines: Any) -> Iterator[None]:
+    job._backend._close(job.name)
+    machines.cut("client")
+    try:
+        yield
+    finally:
+        for name in ("client", *machines.names):
+            machines.reconnect(name)
+
+
+def run_alone(settings: dict[str, Any], fault: str) -> dict[str, float]:
+    """Run one job whose client is away from the fault on, and return its moments in seconds after the fault."""
+    machines = settings["machines"]
+    job = submit(
+        settings,
+        instance_count=3,
+        min_instance_count=2,
+        distribution={"torch_distributed": {"enabled": True}},
+        max_retry_attempts=1,
+        environment={"FAULT": "", "OMP_NUM_THREADS": "1", "ALL_SAVE": "yes"},
+    )
+
+    def await_moment(attempt: str, pattern: str) -> float:
+        """Return the time of a line on the machines' disks, which all are ours."""
+        while True:
+            for name in machines.names:
+                for log in (machines.work(name) / "jobs" / attempt / "logs").glob("algo-*.log"):
+                    if match := re.search(rf"{pattern} ([\d.]+)\n", log.read_text(errors="replace")):
+                        return float(match[1])
+            if time.monotonic() > limit:
+                raise RuntimeError(f"{fault}: {attempt} has no {pattern!r}")
+            time.sleep(0.05)
+
+    limit = time.monotonic() + _SECONDS
+    await_moment(job.name, "step 13")
+    with laptop_closed(job, machines):
+        began = time.time()
+        if fault == "lost":
+            for pid in machines.pids(machines.names[-1], "-m herringbone_entry"):
+                os.kill(pid, signal.SIGKILL)
+        else:
+            machines.cut(machines.names[-1 if fault == "last-cut" else 0])
+        moments = [await_moment(f"{job.name}.2", pattern) - began for pattern in ("began", r"step \d+")]
+    if job.wait(timeout=_SECONDS).status != "Completed":
+        raise RuntimeError(f"{fault}: {job.status}: {[line.text for line in job.logs()][-5:]}")
+    return dict(zip(("began", "trains"), moments, strict=True))
+
+
 def main() -> int:
     """Run all pairs of an engine and a fault, and print their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -107,9 +164,12 @@ def main() -> int:
     found: dict[str, dict[str, float]] = {}
     with in_folder(SCRIPT) as folder:
         for name in options.engines.split(","):
-            with engine(name, folder / "home", options.image) as settings:
-                for fault in options.faults.split(","):
-                    runs = [run(settings, fault) for _ in range(options.times)]
+            alone = name == "alone"
+            with engine(
+                *(("ssh", folder / "home", None, "5") if alone else (name, folder / "home", options.image))
+            ) as settings:
+                for fault in ALONE if alone else options.faults.split(","):
+                    runs = [(run_alone if alone else run)(settings, fault) for _ in range(options.times)]
                     medians = {each: round(statistics.median(one[each] for one in runs), 2) for each in runs[0]}
                     found[f"{name} {fault}"] = medians
                     print(f"{name:8} {fault:8} {medians}", flush=True)

@@ -47,6 +47,7 @@ def parse_config(text: bytes) -> ControllerConfig:
     config: ControllerConfig = json.loads(text)
     config.setdefault("claim", None)
     config.setdefault("budget", None)
+    config.setdefault("spent", 0.0)
     config.setdefault("s3", None)
     config.setdefault("pipes", None)
     config.setdefault("permit", None)
