@@ -7,7 +7,6 @@ key and all legal ones.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
-from herringbone_contract.errors import DistributionError
+from herringbone_contract.errors import DistributionError, near_words
 
 Target = TypeVar("Target", bound=Struct)
 Reader = Callable[[object, str], object]
@@ -117,9 +116,8 @@ def legal_keys(target: type[Struct]) -> tuple[str, ...]:
 
 
 def _unknown_key(key: str, path: str, legal: tuple[str, ...]) -> str:
-    # The comparison takes a minute for a key of a million characters, and no legal key is long.
     alias = _ALIASES.get(key)
-    nearest = [alias] if alias in legal else difflib.get_close_matches(key[:_MAX_GUESSED_CHARS], legal, n=1)
+    nearest = [alias] if alias in legal else near_words(key, legal)
     key = key if len(key) <= _MAX_GUESSED_CHARS else f"{key[:_MAX_GUESSED_CHARS]}..."
     guess = f" Did you mean {nearest[0]!r}?" if nearest else ""
     known_sentences = {

@@ -40,7 +40,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from herringbone_contract.failure import Failure
+
+# Of a word that a message says more about.
+_MAX_CHARS = 80
 
 
 class HerringboneError(Exception):
@@ -333,3 +338,16 @@ class HookError(ParallelError):
 
     To fix: Install a release that docs/look-up/library-hooks.md names as tested.
     """
+
+
+def near_words(word: str, known: Iterable[str], *, number: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the known words that a user may have meant by a word that is none of them, the nearest first.
+
+    >>> near_words("epoch", ["epochs", "rate"])
+    ['epochs']
+    """
+    # Imported here: most processes raise no such error.
+    import difflib
+
+    # The comparison takes a minute for a word of a million characters, and no known word is long.
+    return difflib.get_close_matches(word[:_MAX_CHARS], list(known), n=number, cutoff=cutoff)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from typing import TYPE_CHECKING
 
-from herringbone_contract.errors import JobNotFoundError, UnsupportedError
+from herringbone_contract.errors import JobNotFoundError, UnsupportedError, near_words
 
 if TYPE_CHECKING:
     from herringbone.protocols.backend import Backend
@@ -78,7 +77,7 @@ def _nearest(instance_type: str) -> str | None:
         return _ALIASES[word]
     if _AWS_TYPE.fullmatch(word):
         return f"ml.{word}"
-    near = difflib.get_close_matches(word, _TYPES, n=1)
+    near = near_words(word, _TYPES)
     return near[0] if near else None
 
 

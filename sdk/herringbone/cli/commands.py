@@ -1,17 +1,18 @@
 """The shapes of commands that all verbs share: the group that loads verbs lazily, and `--json`.
 
-This module imports click alone, so that `herringbone --help` starts fast.
+This module imports click and names of errors alone, so that `herringbone --help` starts fast.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+
+from herringbone_contract.errors import near_words
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 # Wider lines are hard to read, however wide the terminal is.
@@ -58,7 +59,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self._verbs and not ctx.resilient_parsing:
             # click looks for near names among loaded commands, of which there are none here.
-            near = difflib.get_close_matches(args[0], self._verbs, n=1)
+            near = near_words(args[0], self._verbs)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
@@ -108,7 +109,7 @@ class JobCommand(click.Command):
 def _forgotten_dashes(ctx: click.Context, words: list[str], error: click.NoSuchOption) -> str:
     """Return the message for an option that the verb does not have: most often, it is one of the script's."""
     # Any word resembles one of our options a little: only a misspelt one is worth a question.
-    near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.8)
+    near = near_words(error.option_name, error.possibilities or (), cutoff=0.8)
     what = f"No such option {error.option_name!r}."
     if near:
         return f"{what} Did you mean {near[0]}?"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from herringbone.cli.commands import Decorated
 from herringbone.system.interrupt import CHOICES
-from herringbone_contract.errors import EngineError, HostError, ImageError, KubernetesError, SlurmError
+from herringbone_contract.errors import EngineError, HostError, ImageError, KubernetesError, SlurmError, near_words
 from herringbone_contract.masking import printable
 
 # 2 is the code of mistakes in most commands. 130 is the shell's code for a program that SIGINT ended: 128 + 2.
@@ -63,7 +62,7 @@ class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8
         words = {word.lower(): word for word in self._words()}
         if (word := words.get(value.lower())) is not None:
             return word
-        near = difflib.get_close_matches(value.lower(), words, n=1)
+        near = near_words(value.lower(), words)
         hint = f"did you mean {words[near[0]]}?" if near else f"expected one of {', '.join(words.values())}"
         raise click.BadParameter(f"{value!r} is no status{' of a job that is over' * self._over}; {hint}", ctx, param)
 

@@ -10,7 +10,6 @@ A destination is an argument of a process and a part of the stored plan, so it c
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from herringbone.plan.inputs import local_path
 from herringbone.plan.texts import check_path, check_texts
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import OptionError, near_words
 from herringbone_contract.masking import masked_text
 
 # Each is the name of a Python package, and of the extra that installs it.
@@ -141,7 +140,7 @@ def _shown(text: str) -> str:
 
 
 def _nearest(word: str) -> str:
-    near = difflib.get_close_matches(word[:40].lower(), TRACKERS, n=1)
+    near = near_words(word.lower(), TRACKERS)
     return f", did you mean {near[0]}?" if near else ""
 
 

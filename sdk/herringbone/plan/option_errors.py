@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+
+from herringbone_contract.errors import near_words
 
 _SHOWN_CHARS, _SHOWN_NAME_CHARS = 200, 80
 # msgspec names JSON's types, and users write Python's.
@@ -110,7 +111,7 @@ def nearest_name(name: str, known: Sequence[str]) -> str:
     >>> nearest_name("Gird", ("Random", "Grid"))
     ", did you mean 'Grid'?"
     """
-    nearest = difflib.get_close_matches(shown_name(name), known, n=1)
+    nearest = near_words(shown_name(name), known)
     if not nearest:
         # Letters of the other case are the commonest slip: name for Name.
         nearest = [other for other in known if other.lower() == name.lower()]
@@ -122,7 +123,7 @@ def unknown_option(name: str, known: Sequence[str], renamed: Mapping[str, str]) 
     if name in renamed:
         return f"{name}: renamed in SageMaker's SDK 2; write {renamed[name]}"
     name = shown_name(name)
-    nearest = difflib.get_close_matches(name, known, n=1)
+    nearest = near_words(name, known)
     if nearest:
         return f"{name}: no such option; did you mean {nearest[0]}?"
     return (

@@ -6,7 +6,6 @@ opens the file, because forks and threads must not share a connection of sqlite'
 
 from __future__ import annotations
 
-import difflib
 import json
 import sqlite3
 import time
@@ -16,7 +15,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.errors import HerringboneError, IndexBusyError, JobNameError, JobNotFoundError, UsageError
+from herringbone_contract.errors import (
+    HerringboneError,
+    IndexBusyError,
+    JobNameError,
+    JobNotFoundError,
+    UsageError,
+    near_words,
+)
 
 if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
@@ -320,9 +326,9 @@ def _columns(database: sqlite3.Connection) -> set[str]:
 
 def _near(name: str, names: Sequence[str]) -> list[str]:
     """Return up to three names like `name`, or that begin like it: made names end with the time, typed ones seldom."""
-    if near := difflib.get_close_matches(name, names, n=3):
+    if near := near_words(name, names, number=3):
         return near
-    heads = difflib.get_close_matches(name, {other[: len(name)] for other in names}, n=1)
+    heads = near_words(name, {other[: len(name)] for other in names})
     return [other for other in names if heads and other.startswith(heads[0])][:3]
 
 

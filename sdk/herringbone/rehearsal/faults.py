@@ -6,13 +6,12 @@ or it goes on. A job that has ended is resumed as its user would resume it, on t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from herringbone.plan.request import JobRequest, groups_of
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import OptionError, near_words
 
 UNDISTURBED = "undisturbed"
 # On SageMaker nobody but AWS reaches a container, so a job can only be stopped.
@@ -95,7 +94,7 @@ def chosen(names: Sequence[str]) -> list[Fault]:
     """
     for name in names:
         if name not in FAULTS:
-            near = difflib.get_close_matches(name.replace("_", "-"), FAULTS, n=1)
+            near = near_words(name.replace("_", "-"), FAULTS)
             hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(FAULTS)}"
             raise OptionError(f"faults: {name!r} is no fault of a rehearsal; {hint}")
     return [FAULTS[name] for name in dict.fromkeys(names or FAULTS)]

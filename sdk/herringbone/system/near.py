@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
+
+from herringbone_contract.errors import near_words
 
 _SHOWN_NAMES = 5
 
@@ -24,7 +25,7 @@ def alternatives(path: Path) -> str:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError:
         return ""
-    if near := difflib.get_close_matches(missing.name[:255], names, n=1):
+    if near := near_words(missing.name, names):
         return f"; did you mean {folder / near[0]}?"
     shown = [name for name in names if not name.startswith(".")]
     rest = f" and {len(shown) - _SHOWN_NAMES} more" if len(shown) > _SHOWN_NAMES else ""

@@ -8,7 +8,6 @@ request -> shared_request -> stored in tuning.json, secrets masked
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 
 from herringbone.plan.options.typed import MetricDefinition
 from herringbone.plan.request import JobRequest, request_of, with_code, with_hyperparameters, with_options
+from herringbone_contract.errors import near_words
 
 # The first group of an expression that takes a value.
 _GROUP = re.compile(r"(?<!\\)\((?!\?)")
@@ -75,7 +75,7 @@ def objective_notes(metric: str, definitions: Sequence[MetricDefinition]) -> tup
     """
     names = [definition.name for definition in definitions]
     if names and metric not in names:
-        near = difflib.get_close_matches(metric, names, n=1)
+        near = near_words(metric, names)
         hint = f"did you mean {near[0]!r}?" if near else "let the script send it with log_metrics"
         return (
             f"objective_metric_name: {metric!r} is none of the metric_definitions' names ({', '.join(names)}); unless"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.records.home import Home, find_home
 from herringbone.tuner.definition import check_tuning_name
 from herringbone.tuner.store import TuningStore
-from herringbone_contract.errors import JobNotFoundError
+from herringbone_contract.errors import JobNotFoundError, near_words
 
 if TYPE_CHECKING:
     from herringbone.tuner.definition import TuningDefinition
@@ -64,7 +63,7 @@ def find_tuning(name: str, sagemaker_session: object = None, *, home: Home | Non
     try:
         return attach_tuning(name, sagemaker_session, folder=store.path if store.path.is_dir() else None)
     except JobNotFoundError as error:
-        near = difflib.get_close_matches(name, tuning_names(home), n=3)
+        near = near_words(name, tuning_names(home), number=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`herringbone tune ls` shows the tuning jobs"
         raise JobNotFoundError(f"no tuning job {name!r} in {home.tunings}; {hint}; {error}") from None
 

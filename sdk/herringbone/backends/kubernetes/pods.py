@@ -28,7 +28,7 @@ USER = 1000
 # Where the files of the Secret are in a pod.
 JOB_FOLDER = "/herringbone/job"
 RUN_FOLDER, _CLAIMS = "/herringbone/run", "/herringbone/claims"
-# The kubelet would make folders of claims as root, for root alone, and a container that makes them first takes a second.
+# The kubelet would make folders of claims as root, for root alone; a container that makes them first takes a second.
 # $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
 # pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
 # for writing, so it never ends: the kubelet is the lifeline of a pod. The supervisor's failure is the container's

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from herringbone.aws.service_models import shared_loader
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import OptionError, near_words
 
 
 def check_request(request: Mapping[str, Any], loader: Any = None, *, operation: str = "CreateTrainingJob") -> None:
@@ -78,7 +77,7 @@ def _too_many(value: Any, shape: Any, path: str, unit: str) -> Iterator[str]:
 
 def _unlisted_value(value: str, shape: Any, path: str) -> Iterator[str]:
     if shape.enum and value not in shape.enum:
-        similar = difflib.get_close_matches(value, shape.enum, n=1)
+        similar = near_words(value, shape.enum)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         known = f"the {len(shape.enum)} that this botocore knows (update it for newer ones)"
         yield f"{path} {value!r} is not among {known}{hint}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 
 import click
@@ -11,6 +10,7 @@ from herringbone.api.job import attach
 from herringbone.cli.commands import json_option
 from herringbone.cli.names import JobName
 from herringbone.records.download import PARTS, Part
+from herringbone_contract.errors import near_words
 
 
 class _Words(JobName):
@@ -56,7 +56,7 @@ def parse_words(words: tuple[str, ...]) -> tuple[Part, str | None]:
     if len(rest) > 1:
         raise click.UsageError(f"{words[0]!r}: expected {', '.join(PARTS)} and one folder after NAME.")
     is_word = bool(rest) and named is None and "/" not in rest[0]
-    near = difflib.get_close_matches(rest[0], PARTS, n=1, cutoff=0.75) if is_word else ()
+    near = near_words(rest[0], PARTS, cutoff=0.75) if is_word else ()
     if near:
         raise click.UsageError(f"{rest[0]!r}: did you mean {near[0]}? Write ./{rest[0]} for a folder of that name.")
     return named or "model", rest[0] if rest else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from herringbone.plan.request import request_of
 from herringbone.system.documents import decoded, read_document
 from herringbone.system.near import alternatives
 from herringbone.system.user_paths import current_folder
-from herringbone_contract.errors import InputError, OptionError
+from herringbone_contract.errors import InputError, OptionError, near_words
 
 EPILOG = """\
 \b
@@ -348,7 +347,7 @@ def _estimator_class(framework: Any) -> type[Estimator]:
     if framework is None:
         return Estimator
     if not isinstance(framework, str) or framework not in _FRAMEWORKS:
-        near = difflib.get_close_matches(str(framework), _FRAMEWORKS, n=1)
+        near = near_words(str(framework), _FRAMEWORKS)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}{hint}")
     return _FRAMEWORKS[framework]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 import time
@@ -21,7 +20,7 @@ from herringbone.show.cells import shown_eta, shown_number
 from herringbone.show.tables import aligned, show_table
 from herringbone.system.interrupt import OnInterrupt
 from herringbone.system.texts import NONE
-from herringbone_contract.errors import JobNotFoundError, OptionError
+from herringbone_contract.errors import JobNotFoundError, OptionError, near_words
 from herringbone_contract.masking import printable
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class TuneGroup(JobCommand, click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            near = near_words(args[0], self.commands)
             # A misspelt verb, not a script: those have an ending, or exist.
             if near and not Path(args[0]).suffix and not Path(args[0]).exists():
                 raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx)

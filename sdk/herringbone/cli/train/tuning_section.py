@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from herringbone.tuner.configs import (
     WarmStartTypes,
 )
 from herringbone.tuner.parameters import AnyRange, CategoricalParameter, ContinuousParameter, IntegerParameter
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import OptionError, near_words
 
 SECTION = "tuning"
 Made = TypeVar("Made")
@@ -122,7 +121,7 @@ def _check_keys(place: str, settings: Iterable[str], known: Iterable[str]) -> No
     names = list(known)
     for name in settings:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
+            near = near_words(name, names)
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
             if place == SECTION and (inner := next((key for key, keys in _INNER.items() if name in keys), None)):
                 hint = f"it belongs into {SECTION}.{inner}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from herringbone_contract.errors import DistributionError
+from herringbone_contract.errors import DistributionError, near_words
 
 # Not a strategy: the one that a prediction of the measured script finds best.
 AUTO = "auto"
@@ -44,7 +43,7 @@ def named_strategy(value: Mapping[str, Any] | str | None) -> Mapping[str, Any] |
         return {value: {"enabled": True}}
     if value in _NEED_KEYS:
         raise DistributionError(f"distribution: {value!r} needs a dict: {_NEED_KEYS[value]}")
-    nearest = [_ALIASES[value]] if value in _ALIASES else difflib.get_close_matches(value[:80], _NAMED, n=1)
+    nearest = [_ALIASES[value]] if value in _ALIASES else near_words(value, _NAMED)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     raise DistributionError(
         f"distribution: no strategy {value[:80]!r}.{hint} Names: {', '.join([*_NAMED, _LIBRARY, AUTO])};"

@@ -13,7 +13,6 @@ The instance type of a job names the file, and possibly a label: `ssh:hosts.yaml
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,7 @@ from herringbone.plan.option_errors import python_words
 from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone.system.documents import decoded, read_document
 from herringbone.system.user_paths import expanded
-from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
+from herringbone_contract.errors import InputError, LaunchError, UnsupportedError, near_words
 from herringbone_contract.resources import natural_order
 
 PREFIX = "ssh:"
@@ -292,6 +291,6 @@ def _mapping(raw: object, place: str) -> Mapping[str, Any]:
 def _check_keys(settings: Mapping[str, Any], legal: tuple[str, ...], place: str) -> None:
     for key in settings:
         if key not in legal:
-            near = difflib.get_close_matches(key[:100], legal, n=1)
+            near = near_words(key, legal)
             guess = f" Did you mean {near[0]}?" if near else ""
             raise InputError(f"{place}: {key}: no such key.{guess} Legal keys here: {', '.join(legal)}")
