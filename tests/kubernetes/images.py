@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import json
 import subprocess
+import sys
 import sysconfig
 import tarfile
 from collections.abc import Sequence
@@ -19,11 +19,15 @@ BUSYBOX = PAUSE
 # A host: this Python without its extras, the programs of the contract, and busybox. A controller: what it imports, too.
 SMALL = "docker.io/herringbone-tests/small:1"
 _BUSYBOX = Path("/bin/busybox")
-# Of Kubernetes' client, those that a pod with a token needs.
-_PACKAGES = (
-    *("kubernetes", "yaml", "urllib3", "certifi", "six", "dateutil", "websocket", "requests", "requests_oauthlib"),
-    *("oauthlib", "charset_normalizer", "idna", "durationpy", "typing_extensions"),
-)
+# Prints the packages that a controller imports, with their places.
+_IMPORTS = """
+import sys
+before = set(sys.modules)
+import herringbone.backends.kubernetes.keeper, kubernetes.client, kubernetes.config, kubernetes.stream
+for name in {name.partition(".")[0] for name in set(sys.modules) - before} - {"herringbone_contract", "msgspec"}:
+    if (file := getattr(sys.modules[name], "__file__", None)) and ("site-packages" in file or name == "herringbone"):
+        print(file)
+"""
 # The tests' Python; of busybox, `env` and others are at the usual places, too.
 _PATH = "PATH=/usr/local/bin:/usr/bin:/bin:/opt/python/bin"
 
@@ -49,13 +53,10 @@ def _controller_layer() -> bytes:
     """Return the SDK and Kubernetes' client, with their compiled files: pods could not keep those that they make."""
     layer, place = io.BytesIO(), f"opt/python/lib/{Path(sysconfig.get_path('stdlib')).name}/site-packages"
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        for name in ("herringbone", *_PACKAGES):
-            file = importlib.util.find_spec(name)
-            assert file is not None
-            assert file.origin is not None
-            path = Path(file.origin)
-            path = path.parent if path.name == "__init__.py" else path
-            tar.add(path, f"{place}/{path.name}")
+        printed = subprocess.run((sys.executable, "-c", _IMPORTS), check=True, capture_output=True, text=True).stdout
+        for path in map(Path, printed.split()):
+            package = path.parent if path.name == "__init__.py" else path
+            tar.add(package, f"{place}/{package.name}")
     return layer.getvalue()
 
 

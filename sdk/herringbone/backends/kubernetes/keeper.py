@@ -91,7 +91,10 @@ class JobKeeper:
         states = [self._explained(state, pods) for state in with_losses(states, now=now)]
         if is_over(states, len(hosts), stopped=stopped, now=now):
             ended = PodHosts(whole, ledger, states, read_log=self._log, write=self._save)
-            return end_attempt(ended) is not Conclusion.RESTART
+            if end_attempt(ended) is Conclusion.RESTART:
+                return False
+            self._clean_up(pods)
+            return True
         self._tell(states, ledger, now)
         fewer = [] if stopped or not ledger.failed or now - ledger.since < _WAIT_SECONDS else plan.fewer_hosts
         if any(state.phase == "waiting" for state in states) and (count := fitting_count(states, fewer)):
