@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker.request import ObjectLabel
 from herringbone.engine.client import Engine, EngineRefusal
-from herringbone.engine.execution import Execution, joined
+from herringbone.engine.execution import Execution
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.protocols.host_access import enter_words, fault_words, relay_words
+from herringbone.system.attached import joined
 from herringbone_contract.errors import RequestError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class ContainerAccess:
         return Execution(self._engine, self._container, words, terminal=os.isatty(0) and os.isatty(1)).run()
 
     def connect(self, port: int) -> socket.socket:
-        return joined(Execution(self._engine, self._container, relay_words(_PYTHON, port), terminal=False).start())
+        return joined(Execution(self._engine, self._container, relay_words(_PYTHON, port), terminal=False))
 
     def strike(self, kind: str, seconds: float = 0.0) -> int:
         place = f"/containers/{self._container}"
@@ -57,7 +58,10 @@ class ContainerAccess:
         elif kind in ("lost", "notice"):
             self._engine.post(f"{place}/kill", signal="SIGKILL" if kind == "lost" else "SIGTERM")
         else:
-            return self.run(fault_words(kind, seconds))
+            # Not `run`: a rehearsal calls this in a thread, which has no terminal.
+            return Execution(
+                self._engine, self._container, self.words(fault_words(kind, seconds)), terminal=False
+            ).run()
         return 0
 
     def words(self, command: Sequence[str]) -> list[str]:
