@@ -4,6 +4,7 @@
     docker      an exec of the engine (`engine.execution`)
     slurm       srun --overlap, in the allocation of the job
     ssh         ssh -t, and ssh -W for a port
+    kubernetes  an exec of the API server (`backends.kubernetes.execution`)
 
 Commands are lists of arguments. Where a program insists on a text, for the shell of another machine, `shlex` quotes it.
 """

@@ -22,14 +22,14 @@ from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.files import secret_files
-from herringbone.backends.kubernetes.ledger import CONFLICT, change, delete, parse_ledger, read_owner
+from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.look import list_pods, log_pods, look
 from herringbone.backends.kubernetes.names import Label, ObjectNames, namespace_of, settings_of
 from herringbone.backends.kubernetes.objects import attempt_objects, controller, job_objects, owner
 from herringbone.backends.kubernetes.orders import stop_command
 from herringbone.backends.kubernetes.pods import CONTAINER, PodContext
-from herringbone.backends.kubernetes.states import pod_state
+from herringbone.backends.kubernetes.states import PodState, host_states, pod_state
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
@@ -152,10 +152,19 @@ class KubernetesBackend(OwnHostsBackend):
         return ServiceEvents(self._lines(name), lambda: self.describe(name), lambda: self.bill(name))
 
     def ask(self, name: str, request: Request) -> Answers:
-        raise UnsupportedError(f"job {name}: {request['kind']!r} {_NOT_YET}")
+        # Imported here: only clients that look into a running job need it.
+        from herringbone.backends.kubernetes.looking import PodAnswers
+
+        record = self._index.get(name)
+        api, namespace, _ = self._place(record)
+        return PodAnswers(api, namespace, self._hosts_pods(record), request)
 
     def access(self, name: str, host: str) -> HostAccess:
-        raise UnsupportedError(f"job {name}: a shell on {host} {_NOT_YET}; `kubectl exec` opens one in its pod")
+        from herringbone.backends.kubernetes.looking import PodAccess, running
+
+        record = self._index.get(name)
+        api, namespace, _ = self._place(record)
+        return PodAccess(api, namespace, running(host, self._hosts_pods(record)[host]))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self.describe(name)
@@ -234,6 +243,14 @@ class KubernetesBackend(OwnHostsBackend):
                     delete(api, "Job", namespace, names.host(state.host))
             for kind in ("Secret", "Service"):
                 delete(api, kind, namespace, names.hosts)
+
+    def _hosts_pods(self, record: JobRecord) -> dict[str, PodState | None]:
+        """Return the pod of each host in the present attempt, None for a host without one."""
+        api, namespace, names = self._place(record)
+        stored = read_owner(api, namespace, names.job)
+        hosts, ledger = self._host_names(record.name), Ledger() if stored is None else parse_ledger(stored)
+        states = host_states(list_pods(api, namespace, names), hosts, ledger, time.time())
+        return {host: next((state for state in states if state.host == host), None) for host in hosts}
 
     def _place(self, record: JobRecord) -> tuple[Api, str, ObjectNames]:
         service = json.loads(record.service or "{}")

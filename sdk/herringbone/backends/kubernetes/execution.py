@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from socket import SHUT_RDWR
 from typing import Any
 
+from herringbone.system.attached import STDERR, STDOUT
 from herringbone_contract.errors import KubernetesError
 
 # The time limit of short commands, and for connecting.
@@ -28,7 +29,6 @@ SHOWN_CHARS = 1_000
 # The library is imported late.
 _TIMEOUT = "WebSocketTimeoutException"
 _PROTOCOL = "v4.channel.k8s.io"
-STDOUT, STDERR = 1, 2
 _STDIN, _STATUS, _RESIZE = 0, 3, 4
 # Servers take what they read at once, 32 KiB.
 _BYTES = 32 << 10
@@ -37,7 +37,7 @@ _FRAMED = "herringbone_entry.framed_input"
 
 
 class Execution:
-    """One program in a container. Threads may write and read at the same time; raises `KubernetesError`.
+    """One program in a container, a `system.attached.Program`. Raises `KubernetesError`.
 
     `seconds` is the longest time without a byte. `framed`: the input comes in frames, and can be ended.
     """
@@ -61,11 +61,12 @@ class Execution:
                 raise self._cut(error) from error
             if code == ABNF.OPCODE_CLOSE:
                 return None
-            channel, data = frame.data[:1], bytes(frame.data[1:])
-            if channel == bytes((_STATUS,)):
+            # The first frames are empty.
+            channel, data = (frame.data[0] if frame.data else 0), bytes(frame.data[1:])
+            if channel == _STATUS:
                 self._status += data
-            elif channel in (b"\x01", b"\x02") and data:
-                return channel[0], data
+            elif channel in (STDOUT, STDERR) and data:
+                return channel, data
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """Yield the program's output until its end."""

@@ -28,6 +28,8 @@ USER = 1000
 # Where the files of the Secret are in a pod.
 JOB_FOLDER = "/herringbone/job"
 RUN_FOLDER, _CLAIMS = "/herringbone/run", "/herringbone/claims"
+# The FIFO of the private line, named so when the line is in it: a request that came before would be taken for it.
+REQUESTS = f"{RUN_FOLDER}/line"
 # The kubelet would make folders of claims as root, for root alone; a container that makes them first takes a second.
 # $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
 # pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
@@ -55,9 +57,9 @@ for archive in {JOB_FOLDER}/channel.*.tar.gz; do
     mkdir -p "input/data/${{name%.tar.gz}}"
     tar -xzf "$archive" -C "input/data/${{name%.tar.gz}}"
 done
-mkfifo {RUN_FOLDER}/line
-exec 3<>{RUN_FOLDER}/line
-cat {JOB_FOLDER}/private.json >&3 &
+mkfifo {RUN_FOLDER}/private
+exec 3<>{RUN_FOLDER}/private
+(cat {JOB_FOLDER}/private.json >&3 && mv {RUN_FOLDER}/private {REQUESTS}) &
 cd code
 trap 'kill -TERM $supervisor' TERM
 train </dev/null &
