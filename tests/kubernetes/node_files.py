@@ -139,5 +139,7 @@ def write_node(folder: Path, node: str, number: int, cgroup: str, names: str) ->
         "clusterDNS": [names],
         "clusterDomain": "cluster.local",
         "nodeStatusUpdateFrequency": "2s",
+        # The second node's files of logs are as small as a kubelet's check every 10 s lets them be.
+        **({} if number == 1 else {"containerLogMaxSize": "100Ki", "containerLogMaxFiles": 2}),
     }
     (place / "kubelet.json").write_text(json.dumps(settings))

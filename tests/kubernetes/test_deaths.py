@@ -10,7 +10,6 @@ import pytest
 from tests.kubernetes.deaths import (
     SCRIPT,
     check_no_step_doubled,
-    delete_pod,
     expected_weight,
     kill_supervisor,
     make_account,

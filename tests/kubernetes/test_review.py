@@ -17,6 +17,7 @@ from tests.kubernetes.planning import kubernetes_plan
 
 ACCOUNT = {"kubernetes": {"service_account": "herringbone"}}
 
+
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herringbone.backends.kubernetes.ledger import Ledger
+from herringbone.backends.kubernetes.logs import without_number
 from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import PodState, end_columns, verdict_of
 from herringbone.controller.attempt_end import EndedHosts
@@ -125,7 +126,7 @@ class PodHosts(EndedHosts):
     def _log(self, state: PodState) -> str:
         """Return what a host's ranks have written last, and note the newest checkpoint among its events."""
         prefix, lines = f"[{state.host}] ".encode(), []
-        for line in self._read_log(state.pod).splitlines():
+        for line in map(without_number, self._read_log(state.pod).splitlines()):
             words = line.removeprefix(prefix)
             if words is line or words == line:
                 lines.append(line)

@@ -22,17 +22,28 @@ from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.files import secret_files
+from herringbone.backends.kubernetes.found import jobs_in
 from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
-from herringbone.backends.kubernetes.look import list_pods, log_pods, look
-from herringbone.backends.kubernetes.names import Label, ObjectNames, namespace_of, settings_of
+from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts
+from herringbone.backends.kubernetes.names import (
+    Label,
+    ObjectNames,
+    PodKind,
+    namespace_of,
+    parse_namespace,
+    settings_of,
+)
 from herringbone.backends.kubernetes.objects import attempt_objects, controller, job_objects, owner
 from herringbone.backends.kubernetes.orders import stop_command
+from herringbone.backends.kubernetes.packing import fetch_part, model_column, repack_results, results_address
 from herringbone.backends.kubernetes.pods import CONTAINER, PodContext
+from herringbone.backends.kubernetes.results import ClaimResults
 from herringbone.backends.kubernetes.states import PodState, host_states, pod_state
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
+from herringbone.plan.plan import parse_plan
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import STOPPING, JobRecord
 from herringbone.system.interrupt import OnInterrupt
@@ -120,6 +131,19 @@ class KubernetesBackend(OwnHostsBackend):
                     delete(api, "ConfigMap", namespace, context.names.job)
                 raise
 
+    def find_jobs(self, instance_type: str, context: str | None = None) -> list[str]:
+        """Return the names of all jobs of `k8s:NAMESPACE`, whoever submitted them, the newest first.
+
+        The jobs are in this index from then on, as if they had been submitted here. Raises `KubernetesError`.
+        """
+        self._home.make()
+        records = jobs_in(self._cluster(context), parse_namespace(instance_type), context)
+        known = {record.name for record in self._index.all()}
+        for record in records:
+            if record.name not in known:
+                self._index.add(record)
+        return [record.name for record in records]
+
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         if record.done or client_lives(record):
@@ -137,7 +161,7 @@ class KubernetesBackend(OwnHostsBackend):
                 self._index, name, Failure(exit_code=0, message=f"its objects in namespace {namespace} were deleted")
             )
         columns = look(api, namespace, record, stored, pods)
-        record = settle(self._index, name, {"client": None, **columns})
+        record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
         if record.done and (ledger := parse_ledger(stored)).end is None:
             self._clean_up(api, namespace, names._replace(attempt=ledger.attempt), pods)
         return record
@@ -186,14 +210,30 @@ class KubernetesBackend(OwnHostsBackend):
             return f"the job's objects stay in the cluster: {error}"
         return ""
 
-    def repack(self, name: str, say: Callable[[str], None]) -> Path:  # noqa: ARG002
-        raise UnsupportedError(f"job {name}: `repack` {_NOT_YET}")
+    def repack(self, name: str, say: Callable[[str], None]) -> Path:
+        record = self.describe(name)
+        model = repack_results(self._results(record), record, self._home.job(name), say)
+        self._index.update(name, model=str(model))
+        return model
 
     def output_of(self, record: JobRecord) -> str | None:
-        return f"{record.plan_dict['options']['output_path'].rstrip('/')}/{record.name}" if record.done else None
+        packed = self._home.job(record.name).output / "output.tar.gz"
+        if packed.exists():
+            return str(packed)
+        return results_address(record.plan_dict) if record.done else None
 
-    def fetch(self, name: str, part: Part, into: Path) -> Path:  # noqa: ARG002
-        raise UnsupportedError(f"job {name}: fetching its {part} {_NOT_YET}; it is below its output_path in the claim")
+    def fetch(self, name: str, part: Part, into: Path) -> Path:
+        record = self.describe(name)
+        return fetch_part(self._results(record), record, self._home.job(name), part, into)
+
+    def _results(self, record: JobRecord) -> ClaimResults:
+        api, namespace, _ = self._place(record)
+
+        def running() -> dict[str, str]:
+            pods = self._hosts_pods(record).items()
+            return {host: pod.pod for host, pod in pods if pod is not None and pod.phase == "running"}
+
+        return ClaimResults(api, parse_plan(record.plan_dict), namespace, running)
 
     def _context(self, plan: JobPlan) -> PodContext:
         return PodContext(
@@ -218,8 +258,23 @@ class KubernetesBackend(OwnHostsBackend):
     def _lines(self, name: str) -> LogSource:
         record = self._index.get(name)
         api, namespace, names = self._place(record)
-        first = self._host_names(name)[0]
-        return JobLogs(api, namespace, lambda: log_pods(list_pods(api, namespace, names, part=None), first))
+        first, num_controllers = self._host_names(name)[0], 0
+
+        def pods() -> list[tuple[str, str]]:
+            nonlocal num_controllers
+            found = list_pods(api, namespace, names, part=None)
+            num_controllers = sum(pod["metadata"]["labels"].get(Label.PART) == PodKind.CONTROLLER for pod in found)
+            return log_pods(found, first)
+
+        def all_pods() -> int:
+            # A host that never ran has left no log, and the first attempt of a job that runs has all of its pods.
+            record = self.describe(name)
+            attempts = num_attempts(record.description)
+            if not record.started or (attempts == 1 and not record.done):
+                return 0
+            return len(record.plan_dict["hosts"]) * attempts + num_controllers
+
+        return JobLogs(api, namespace, pods, self._results(record), all_pods)
 
     def _end(self, record: JobRecord, grace: float) -> None:
         """Mark a job as stopping, stop the hosts of pods that run, and delete pods that do not run yet."""

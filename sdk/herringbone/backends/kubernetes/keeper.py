@@ -25,7 +25,7 @@ from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.attempt_hosts import NotNowError, PodHosts
 from herringbone.backends.kubernetes.fates import fitting_count, is_over, why_it_went, with_losses
 from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, Noted, delete, parse_ledger, read_owner, save
-from herringbone.backends.kubernetes.names import Label, ObjectNames
+from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
 from herringbone.backends.kubernetes.next_attempt import context_of, current_plan, next_objects
 from herringbone.backends.kubernetes.orders import stop_command
 from herringbone.backends.kubernetes.pods import CONTAINER
@@ -69,7 +69,7 @@ class JobKeeper:
         if stored is None or "deletionTimestamp" in stored["metadata"]:
             return True
         self._stored, ledger = stored, parse_ledger(stored)
-        pods = self._list("Pod", part="host")
+        pods = self._list("Pod", part=PodKind.HOST)
         if ledger.end is not None:
             self._clean_up(pods)
             return True
@@ -194,7 +194,7 @@ class JobKeeper:
         """Delete what nobody needs after the job's end: pods that are over stay for their logs."""
         over = [pod["metadata"] for pod in pods if pod.get("status", {}).get("phase") in ("Succeeded", "Failed")]
         kept = {owner["name"] for each in over for owner in each.get("ownerReferences", ())}
-        for kind, part in (("Job", "host"), ("Secret", None), ("Service", None)):
+        for kind, part in (("Job", PodKind.HOST), ("Secret", None), ("Service", None)):
             for name in {each["metadata"]["name"] for each in self._list(kind, part)} - kept:
                 self._delete(kind, name)
 

@@ -64,8 +64,9 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
 def parse_ledger(stored: Mapping[str, Any]) -> Ledger:
     """Return the ledger of a ConfigMap.
 
-    >>> parse_ledger({"data": {"attempt": "2", "stop": "5"}})
-    Ledger(attempt=2, stop=5.0)
+    >>> ledger = parse_ledger({"data": {"attempt": "2", "stop": "5"}})
+    >>> ledger.attempt, ledger.stop
+    (2, 5.0)
     """
     data = stored["data"]
     ledger = msgspec.json.decode(data.get("attempts", "{}"), type=Ledger)

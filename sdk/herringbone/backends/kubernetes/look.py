@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.ledger import NOT_FOUND, parse_ledger
-from herringbone.backends.kubernetes.names import Label, ObjectNames, settings_of
+from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, settings_of
 from herringbone.backends.kubernetes.next_attempt import current_plan
 from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import columns_of, described, pod_state, refusal_of
@@ -19,7 +20,7 @@ from herringbone_contract.errors import KubernetesError
 _DECIDES = "attempt {} is over, and the job's controller has not decided yet what follows"
 
 
-def list_pods(api: Api, namespace: str, names: ObjectNames, part: str | None = "host") -> list[dict[str, Any]]:
+def list_pods(api: Api, namespace: str, names: ObjectNames, part: str | None = PodKind.HOST) -> list[dict[str, Any]]:
     """Return the pods of all attempts of a job; of its controller, too, with None for `part`."""
     labels = names.labels() | ({Label.PART: part} if part else {})
     selector = ",".join(f"{name}={value}" for name, value in labels.items())
@@ -29,7 +30,17 @@ def list_pods(api: Api, namespace: str, names: ObjectNames, part: str | None = "
 
 def log_pods(pods: Sequence[Mapping[str, Any]], first: str) -> list[tuple[str, str]]:
     """Return the pods with lines of the log, each with its host: the controller writes into the first host's."""
-    return [(pod["metadata"]["name"], pod["metadata"]["labels"].get(Label.HOST, first)) for pod in pods]
+    named = [(pod["metadata"]["name"], pod["metadata"]["labels"]) for pod in pods]
+    return [(pod, labels.get(Label.HOST, first)) for pod, labels in named if labels.get(Label.PART) != PodKind.READER]
+
+
+def num_attempts(description: str | None) -> int:
+    """Return how many attempts a job has had, by its description.
+
+    >>> num_attempts(None), num_attempts('{"Attempts": [{"Attempt": 1}]}')
+    (1, 2)
+    """
+    return 1 if description is None else len(json.loads(description).get("Attempts", ())) + 1
 
 
 def look(
@@ -87,7 +98,7 @@ def _trouble(api: Api, namespace: str, names: ObjectNames) -> tuple[str, bool]:
     failed = [each for each in job.get("status", {}).get("conditions", ()) if each["type"] == "Failed"]
     if failed:
         return f"its Job {name} has failed ({failed[0].get('message')}), so no other attempt follows", True
-    return controller_trouble(list_pods(api, namespace, names, "controller")), False
+    return controller_trouble(list_pods(api, namespace, names, PodKind.CONTROLLER)), False
 
 
 def controller_trouble(pods: Sequence[Mapping[str, Any]]) -> str:

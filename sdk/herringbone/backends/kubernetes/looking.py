@@ -20,6 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from herringbone.backends.kubernetes.api import Api, path_of
+from herringbone.backends.kubernetes.logs import without_number
 from herringbone.backends.kubernetes.pods import CONTAINER, REQUESTS
 from herringbone.backends.kubernetes.states import PodState
 from herringbone.events.source import decode_lines
@@ -95,7 +96,8 @@ def answers_of(log: bytes, host: str, identifier: str) -> list[Event]:
     [{'kind': 'answer', 't': 1.0, 'id': 'a', 'host': 'algo-1'}]
     """
     # What has no end of line yet comes again, as a whole.
-    lines = (marked_line(line, host, _NEVER) for line in log.split(b"\n")[:-1] if identifier.encode() in line)
+    parts = [without_number(line) for line in log.split(b"\n")[:-1] if identifier.encode() in line]
+    lines = (marked_line(line, host, _NEVER) for line in parts)
     events = decode_lines("\n".join(line.event for line in lines if line.event is not None).encode())
     return [{**event, "host": host} for event in events if event.get("id") == identifier]
 

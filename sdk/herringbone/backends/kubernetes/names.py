@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from herringbone.backends.review.settings import named_place
 from herringbone.plan.options.kubernetes import OWN_PREFIX, KubernetesSettings
 from herringbone.plan.plan import JobPlan
+from herringbone_contract.errors import OptionError
 
 PREFIX = "k8s:"
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -29,9 +31,15 @@ class Label:
     JOB = f"{OWN_PREFIX}job"
     ATTEMPT = f"{OWN_PREFIX}attempt"
     HOST = f"{OWN_PREFIX}host"
-    # "host" or "controller".
+    # A `PodKind`.
     PART = f"{OWN_PREFIX}part"
     QUEUE = "kueue.x-k8s.io/queue-name"
+
+
+class PodKind:
+    """The pods of a job: its hosts, the one that starts attempts, and the one that reads results."""
+
+    HOST, CONTROLLER, READER = "host", "controller", "reader"
 
 
 # The annotation with SageMaker's name of the job.
@@ -80,14 +88,30 @@ class ObjectNames(NamedTuple):
             labels |= {Label.PART: part, Label.ATTEMPT: str(self.attempt)}
         return labels if host is None else {**labels, Label.HOST: host}
 
-    def selector(self) -> dict[str, str]:
-        """Return the query for the pods of the attempt's hosts."""
-        return {"labelSelector": ",".join(f"{name}={value}" for name, value in self.labels("host").items())}
+    def selector(self, part: str) -> dict[str, str]:
+        """Return the query for the pods of a part."""
+        return _query(self.labels(part))
+
+
+def _query(labels: Mapping[str, str]) -> dict[str, str]:
+    return {"labelSelector": ",".join(f"{name}={value}" for name, value in labels.items())}
 
 
 def namespace_of(plan: JobPlan) -> str:
     """Return the namespace of a job. Raises `OptionError` or `UnsupportedError`."""
     return named_place(plan, PREFIX, _NAMESPACE, "Kubernetes", "namespace", "k8s:team-a")
+
+
+def parse_namespace(instance_type: str) -> str:
+    """Return the namespace of an instance type without a plan. Raises `OptionError`.
+
+    >>> parse_namespace("k8s:team-a")
+    'team-a'
+    """
+    name = instance_type.removeprefix(PREFIX)
+    if not instance_type.startswith(PREFIX) or not _NAMESPACE.fullmatch(name):
+        raise OptionError(f"{instance_type!r} names no namespace of Kubernetes; write for example 'k8s:team-a'")
+    return name
 
 
 def settings_of(plan: JobPlan) -> KubernetesSettings:

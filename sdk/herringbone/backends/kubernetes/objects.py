@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.kubernetes.names import JOB_NAME, Label, namespace_of, settings_of
+from herringbone.backends.kubernetes.names import JOB_NAME, Label, PodKind, namespace_of, settings_of
 from herringbone.backends.kubernetes.pods import (
     CONTAINER,
     PodContext,
@@ -91,7 +91,7 @@ def secret(plan: JobPlan, context: PodContext, files: Mapping[str, bytes] | None
 
 def service(plan: JobPlan, context: PodContext) -> dict[str, Any]:
     """Return the headless Service of an attempt, which names hosts before they are ready."""
-    selector = context.names.labels("host")
+    selector = context.names.labels(PodKind.HOST)
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
     metadata = _metadata(plan, context, context.names.hosts)
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
@@ -183,7 +183,7 @@ def controller(plan: JobPlan, context: PodContext) -> dict[str, Any]:
         "volumes": [{"name": "token", "projected": {"sources": [token, authority]}}],
         **choices_of(plan),
     }
-    template = {"metadata": {"labels": context.names.labels("controller")}, "spec": pod}
+    template = {"metadata": {"labels": context.names.labels(PodKind.CONTROLLER)}, "spec": pod}
     spec = {**_NEVER_AGAIN, "backoffLimit": _CONTROLLER_RETRIES, "template": template}
     metadata = _metadata(plan, context, f"{context.names.job}-controller")
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
@@ -204,7 +204,7 @@ def _metadata(
 ) -> dict[str, Any]:
     """Return the metadata of an object; None is the name of the owner, which has no owner itself."""
     settings, names = settings_of(plan), context.names
-    labels = names.labels(None if host is None else "host", host)
+    labels = names.labels(None if host is None else PodKind.HOST, host)
     if queued and settings.local_queue is not None:
         labels[Label.QUEUE] = settings.local_queue
     metadata: dict[str, Any] = {

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from herringbone.backends.kubernetes.claims import Place, is_claim, parse_place
-from herringbone.backends.kubernetes.names import ObjectNames, settings_of
+from herringbone.backends.kubernetes.names import ObjectNames, PodKind, settings_of
 from herringbone.plan.options.typed import size_in_bytes
 from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone_contract.constants import HostVariable
@@ -30,11 +30,17 @@ JOB_FOLDER = "/herringbone/job"
 RUN_FOLDER, _CLAIMS = "/herringbone/run", "/herringbone/claims"
 # The FIFO of the private line, named so when the line is in it: a request that came before would be taken for it.
 REQUESTS = f"{RUN_FOLDER}/line"
+# The folder of a host's log below the base folder: a file for each of its pods.
+LOGS = "output/log"
+# The message of a container that ended well, and whose script has saved a model.
+HAS_MODEL = "model"
+_LAST_SECONDS = 5
 # The kubelet would make folders of claims as root, for root alone; a container that makes them first takes a second.
 # $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
 # pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
-# for writing, so it never ends: the kubelet is the lifeline of a pod. The supervisor's failure is the container's
-# message, which its status keeps.
+# for writing, so it never ends: the kubelet is the lifeline of a pod. `out` has the supervisor's output, which images
+# of older releases cannot number. The supervisor's failure is the container's message, which its status keeps. A
+# process that a script has left may keep `out` open, so its end is awaited for some seconds only.
 _PROGRAM = f"""\
 umask 077
 limit=$1 group=$2 host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
@@ -57,12 +63,14 @@ for archive in {JOB_FOLDER}/channel.*.tar.gz; do
     mkdir -p "input/data/${{name%.tar.gz}}"
     tar -xzf "$archive" -C "input/data/${{name%.tar.gz}}"
 done
-mkfifo {RUN_FOLDER}/private
+mkfifo {RUN_FOLDER}/private {RUN_FOLDER}/out
+(python3 -m herringbone_entry.numbered "{LOGS}/$HERRINGBONE_POD.log" <{RUN_FOLDER}/out || exec cat <{RUN_FOLDER}/out) &
+output=$!
 exec 3<>{RUN_FOLDER}/private
 (cat {JOB_FOLDER}/private.json >&3 && mv {RUN_FOLDER}/private {REQUESTS}) &
 cd code
 trap 'kill -TERM $supervisor' TERM
-train </dev/null &
+train </dev/null >{RUN_FOLDER}/out 2>&1 &
 supervisor=$!
 (sleep "$limit" && touch {RUN_FOLDER}/over && kill -TERM $supervisor) &
 code=0
@@ -70,10 +78,13 @@ wait $supervisor || code=$?
 while kill -0 $supervisor 2>/dev/null; do code=0; wait $supervisor || code=$?; done
 [ ! -e {RUN_FOLDER}/told ] || [ $code -lt 128 ] || code={STOPPED_CODE}
 [ ! -e {RUN_FOLDER}/over ] || code={TIME_IS_OVER}
-[ ! -e /opt/ml/output/failure.json ] || head -c 4000 /opt/ml/output/failure.json >/dev/termination-log
+(sleep {_LAST_SECONDS} && kill -KILL $output) &
+wait $output || :
+if [ -e /opt/ml/output/failure.json ]; then head -c 4000 /opt/ml/output/failure.json >/dev/termination-log
+elif [ -n "$(ls -A /opt/ml/model)" ]; then printf {HAS_MODEL} >/dev/termination-log; fi
 exit $code
 """
-_RESTRICTED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+RESTRICTED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # A node that is away keeps its pods this long. Without them Kubernetes waits for 300 s.
 _AWAY_SECONDS = 30
 _TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -108,7 +119,7 @@ def pod_template(plan: JobPlan, host: HostPlan | None, context: PodContext) -> d
     """Return the template of one host's pod; with None, that of all pods of an indexed Job."""
     names, settings = context.names, settings_of(plan)
     annotations = {"annotations": settings.annotations} if settings.annotations else {}
-    labels = {**settings.labels, **names.labels("host", None if host is None else host.name)}
+    labels = {**settings.labels, **names.labels(PodKind.HOST, None if host is None else host.name)}
     return {"metadata": {"labels": labels, **annotations}, "spec": pod_spec(plan, host, context)}
 
 
@@ -201,9 +212,12 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
         "args": ["train", str(plan.time_limit), group_number(plan, group), name, *claims.links],
         # An image's own folder would be made by root.
         "workingDir": "/opt/ml",
-        "env": [{"name": name, "value": value} for name, value in _variables(plan, host, context).items()],
+        "env": [
+            *({"name": name, "value": value} for name, value in _variables(plan, host, context).items()),
+            {"name": "HERRINGBONE_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
         "resources": _resources(plan),
-        "securityContext": _RESTRICTED,
+        "securityContext": RESTRICTED,
         "volumeMounts": [
             {"name": "job", "mountPath": JOB_FOLDER, "readOnly": True},
             {"name": "run", "mountPath": RUN_FOLDER},

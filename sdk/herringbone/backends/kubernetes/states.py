@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from herringbone.backends.kubernetes.ledger import Ledger
-from herringbone.backends.kubernetes.names import Label
+from herringbone.backends.kubernetes.names import Label, PodKind
 from herringbone.backends.kubernetes.pods import CONTAINER, TIME_IS_OVER
 from herringbone.controller.attempt_end import last_columns
 from herringbone.controller.retry import describe_attempts
@@ -131,7 +131,7 @@ def host_states(pods: Sequence[Mapping[str, Any]], hosts: Sequence[str], ledger:
     on, and the host is lost when it is gone.
     """
     newest = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
-    named = {Label.PART: "host", Label.ATTEMPT: str(ledger.attempt)}
+    named = {Label.PART: PodKind.HOST, Label.ATTEMPT: str(ledger.attempt)}
     ours = [pod_state(pod) for pod in newest if named.items() <= pod["metadata"]["labels"].items()]
     states = []
     for host in hosts:
@@ -232,7 +232,7 @@ def _over(state: PodState, status: Mapping[str, Any]) -> PodState:
         record = parse_failure(message)
     except ContractError:
         # Words of the program that starts the supervisor, as of a claim in which it may not write.
-        why = why or message.strip()
+        why = why or (message.strip() if end.get("exitCode") else "")
     # The kubelet evicts, and refuses, pods: their containers have no say in it.
     if reason := status.get("reason"):
         why = f"{reason}: {status.get('message', '')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +19,7 @@ from herringbone.system.sizes import shown_bytes, shown_memory
 if TYPE_CHECKING:
     from herringbone.backends.ssh.inspection.check import CheckReport, MachineReport
     from herringbone.backends.ssh.inspection.clean import CleanupReport
+    from herringbone.records.index import JobRecord
 
 _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", "DRIVER", "FREE", "CLOCK", "RUNS")
 _DEVICE_COLUMNS = ("HOST", "DEVICE", "MEMORY", "TFLOP/S", "BANDWIDTH")
@@ -116,23 +117,33 @@ def _row(machine: MachineReport) -> tuple[str, ...]:
 
 
 @command.command(short_help="list the jobs on the machines, from any submitter")
-@_inventory
+@click.argument("place", metavar="INVENTORY|k8s:NAMESPACE")
 @json_option("one JSON value")
-def jobs(inventory: Path, as_json: bool) -> int:
-    """List the jobs on the machines, from any submitter, and make them known to this machine.
+def jobs(place: str, as_json: bool) -> int:
+    """List the jobs on the machines, or in a namespace, from any submitter, and make them known to this machine.
 
     After that, logs, stop, describe and download take their names.
     """
-    from herringbone.backends.ssh.backend import make_backend
-
-    backend = make_backend()
+    names, describe = _found(place)
     with ThreadPoolExecutor(_THREADS) as pool:
-        records = list(pool.map(backend.describe, backend.find_jobs(inventory)))
+        records = list(pool.map(describe, names))
     if as_json:
         print(json.dumps([{"TrainingJobName": job.name, "TrainingJobStatus": job.status} for job in records]))
         return 0
     show_table([("NAME", "STATUS"), *((job.name, job.status) for job in records)])
     return 0
+
+
+def _found(place: str) -> tuple[list[str], Callable[[str], JobRecord]]:
+    if place.startswith("k8s:"):
+        from herringbone.backends.kubernetes import backend as pods
+
+        cluster = pods.make_backend()
+        return cluster.find_jobs(place), cluster.describe
+    from herringbone.backends.ssh.backend import make_backend
+
+    machines = make_backend()
+    return machines.find_jobs(Path(place)), machines.describe
 
 
 @command.command(short_help="remove stale files of jobs from the machines' work folders, and show the freed space")

@@ -1,0 +1,40 @@
+"""The jobs of a namespace, whoever submitted them: a job's ConfigMap has all that a row of the index needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from herringbone.backends.kubernetes.api import Api, path_of
+from herringbone.backends.kubernetes.names import Label
+from herringbone.records.index import JobRecord
+
+
+def jobs_in(api: Api, namespace: str, context: str | None) -> list[JobRecord]:
+    """Return a row for each job of a namespace, the newest first, as if it had been submitted here.
+
+    `describe` then asks the cluster for the present state, as for every job. Raises `KubernetesError`.
+    """
+    items = api.call("GET", path_of("ConfigMap", namespace), labelSelector=Label.JOB)["items"]
+    records = [_row(item, namespace, context) for item in items]
+    return sorted(filter(None, records), key=lambda record: record.created, reverse=True)
+
+
+def _row(item: Mapping[str, Any], namespace: str, context: str | None) -> JobRecord | None:
+    """Return the row of a job; None for a ConfigMap that is no job of this release."""
+    try:
+        data = item["data"]
+        plan = json.loads(data["plan"])
+        return JobRecord(
+            name=data["job"],
+            backend="kubernetes",
+            plan=data["plan"],
+            created=datetime.fromisoformat(item["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp(),
+            hosts=len(plan["hosts"]),
+            # Of this machine's kubeconfig: the submitter's contexts may have other names.
+            service=json.dumps({"context": context, "namespace": namespace, "attempt": int(data["attempt"])}),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,110 @@
+"""The results of a job that is over: fetched where they lie, merged or packed on this machine.
+
+Pods pack nothing, because each sees its own files alone. Until `repack` has made an archive here, a job's model and its
+output are the folders of its hosts.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone.backends.kubernetes.pods import HAS_MODEL
+from herringbone.backends.kubernetes.results import INSIDE
+from herringbone.backends.lifecycle import model_of
+from herringbone.controller.artifacts import Say, pack_model, pack_output
+from herringbone.records.index import COMPLETED, STOPPED
+from herringbone.show.console import Console
+from herringbone_contract.constants import DEFAULT_BASE
+from herringbone_contract.errors import InputError
+
+if TYPE_CHECKING:
+    from herringbone.backends.kubernetes.results import Results
+    from herringbone.records.download import Part
+    from herringbone.records.home import JobFolder
+    from herringbone.records.index import JobRecord
+
+
+def results_address(plan: Mapping[str, Any]) -> str:
+    """Return the folder with the files of a job's hosts; `plan` is the one of its row.
+
+    >>> results_address({"job_name": "digits", "options": {"output_path": "pvc://results/jobs/"}})
+    'pvc://results/jobs/digits/hosts'
+    """
+    return f"{plan['options']['output_path'].rstrip('/')}/{plan['job_name']}/hosts"
+
+
+def model_column(pods: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], record: JobRecord) -> dict[str, str]:
+    """Return the column of the model of a job that is over, as its pods report it; nothing without a model."""
+    if columns.get("status") not in (COMPLETED, STOPPED) or record.model is not None:
+        return {}
+    ends = [each.get("state", {}).get("terminated", {}) for pod in pods for each in _containers(pod)]
+    saved = any(end.get("message") == HAS_MODEL for end in ends)
+    return {"model": results_address(record.plan_dict)} if saved else {}
+
+
+def fetch_part(results: Results, record: JobRecord, folder: JobFolder, part: Part, into: Path) -> Path:
+    """Return a part of a job: an archive that was packed here, or a folder below `into`.
+
+    Raises `InputError` while there is nothing of the part.
+    """
+    say = Console(sys.stderr).say
+    if part == "checkpoints":
+        if record.plan_dict["options"].get("checkpoint_s3_uri") is None:
+            raise InputError(
+                f"job {record.name} has no checkpoint_s3_uri, so its checkpoints are gone with its pods; give the next "
+                "job a folder of a claim: pvc://CLAIM/FOLDER"
+            )
+        (checkpoints := into / "checkpoints").mkdir()
+        results.bring_checkpoints(checkpoints, say)
+        if not any(checkpoints.iterdir()):
+            raise InputError(f"job {record.name} is {record.status}, and has no checkpoint yet")
+        return checkpoints
+    if (packed := folder.output / f"{part}.tar.gz").exists():
+        return packed
+    if part == "model":
+        model_of(record)
+    elif not record.done:
+        raise InputError(f"job {record.name} is {record.status} and has no output: it is complete at the job's end")
+    bases = _bring(results, record, part, into, say)
+    pack = pack_model if part == "model" else pack_output
+    pack(bases, into / "merged", compress=False, say=say)
+    return into / "merged" / part
+
+
+def repack_results(results: Results, record: JobRecord, folder: JobFolder, say: Say) -> Path:
+    """Pack the model and the output of a job that is over into its folder here, and return the model's archive."""
+    model = folder.output / "model.tar.gz"
+    if not record.done:
+        raise InputError(f"job {record.name} is {record.status}: its files are complete at its end")
+    if model.exists():
+        raise InputError(f"job {record.name} has its model already: {model}")
+    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=folder.path, prefix=".repack-") as scratch:
+        bases = _bring(results, record, "model", Path(scratch, "model"), say)
+        if results.hosts_with("output"):
+            pack_output(
+                _bring(results, record, "output", Path(scratch, "output"), say), folder.output, compress=True, say=say
+            )
+        pack_model(bases, folder.output, compress=True, say=say)
+    return model
+
+
+def _bring(results: Results, record: JobRecord, part: Part, into: Path, say: Say) -> list[tuple[str, Path]]:
+    """Bring a part of all hosts into folders below `into`, and return those as `pack_model` takes them."""
+    bases = [(host, into / "hosts" / host / "ml") for host in results.hosts_with(part)]
+    if not bases:
+        place = f"{DEFAULT_BASE}/{INSIDE[part]}"
+        raise InputError(f"job {record.name} left no {part}: no host has files in {place}")
+    for host, base in bases:
+        base.mkdir(parents=True)
+        results.bring(part, host, base, say)
+    return bases
+
+
+def _containers(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    statuses: Sequence[Mapping[str, Any]] = pod.get("status", {}).get("containerStatuses", ())
+    return statuses
