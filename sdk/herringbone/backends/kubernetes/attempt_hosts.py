@@ -21,6 +21,7 @@ from herringbone.controller.retry import announced, policies_of, with_progress
 from herringbone.records.index import LIMITS, STOPPED
 from herringbone_contract.errors import KubernetesError
 from herringbone_contract.events.format import EVENT_MARK, parse
+from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases
@@ -101,7 +102,7 @@ class PodHosts(EndedHosts):
     def release(self) -> None:
         pass
 
-    def output(self) -> None:  # type: ignore[override]
+    def output(self) -> None:
         return None
 
     def bases(self) -> Bases:
@@ -112,6 +113,9 @@ class PodHosts(EndedHosts):
 
     def send(self, model: Path | None) -> Path | None:
         return model
+
+    def failure_of(self, error: Exception) -> Failure:
+        return Failure(exception=type(error).__name__, message=str(error))
 
     def finish(self, verdict: Verdict, model: Path | str | None) -> None:  # noqa: ARG002
         self._write_or_wait(msgspec.structs.replace(self._ledger, end=end_columns(verdict, self._ended)))

@@ -57,7 +57,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def next(self, *, hosts: int | None, **changes: Any) -> Ledger:
         """Return the ledger of the attempt after this one, whose objects are not made yet."""
-        fresh = {"attempt": self.attempt + 1, "hosts": hosts, "pods": {}, "made": False}
+        fresh: dict[str, Any] = {"attempt": self.attempt + 1, "hosts": hosts, "pods": {}, "made": False}
         return msgspec.structs.replace(self, **fresh, **changes)
 
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.claims import Place, is_claim, parse_place
-from herringbone.backends.kubernetes.execution import STDOUT, Execution
+from herringbone.backends.kubernetes.execution import Execution
 from herringbone.backends.kubernetes.names import JOB_NAME, ObjectNames, PodKind, namespace_of, settings_of
 from herringbone.backends.kubernetes.pods import CONTAINER, RESTRICTED, security_context, tolerations_of
 from herringbone.backends.kubernetes.states import PodState, pod_state, refusal_of
 from herringbone.plan.plan import JobPlan
+from herringbone.system.attached import STDOUT
 from herringbone_contract.errors import KubernetesError, RequestError
 
 # The job's results and its checkpoints in the pod.
