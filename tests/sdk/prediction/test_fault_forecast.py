@@ -182,7 +182,7 @@ def test_steps_whose_time_is_not_known(make):
 def test_the_length_of_the_job(make):
     assert forecast(make()).run == DAY
     assert forecast(make(max_run=3600)).run == 3600
-    assert forecast(make(), run=7 * DAY).faults == pytest.approx(7.0)
+    assert forecast(make(max_run=604800)).faults == pytest.approx(7.0)
     # The predicted time is without faults.
     assert 3600 * 1.02 < forecast(make(prediction=predicted(3600, replicate=1))).run < 3600 * 1.1
 

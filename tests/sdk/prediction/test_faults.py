@@ -3,9 +3,9 @@
 import math
 
 import pytest
+from tests.campaigns.simulated_faults import Job, random_faults
 
 from herringbone.prediction.faults.model import Tier, best_interval, expected, useful_part, with_best_intervals
-from herringbone.prediction.faults.simulate import Job, random_faults
 from herringbone.prediction.faults.spread import ettr_bounds, poisson_part
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

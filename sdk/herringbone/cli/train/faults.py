@@ -69,7 +69,7 @@ def show_faults(forecast: FaultForecast) -> None:
     titles = ("SAVE TO", "EVERY", "STEPS", "LOST IN SAVES", "DONE AGAIN", "DOWN", "ETTR", "")
     kept = [at for at in range(len(titles)) if titles[at] != "STEPS" or any(row[at] for row in intervals)]
     show_table([tuple(row[at] for at in kept) for row in (titles, *intervals)])
-    print(f"\nof jobs of {shown_seconds(forecast.run)} at their best intervals:")
+    print(f"\nof jobs of {shown_seconds(forecast.run)} at their best intervals, where a save takes as long:")
     scaling = [
         (
             f"{row.hosts:,}",

@@ -22,7 +22,7 @@ from herringbone_contract.errors import UnsupportedError
     "--faults",
     metavar="mtbf=TIME,...",
     help="also show what faults cost: mtbf=30d of a host, or 12h/job; with save, blocked, load, detect, restart, step,"
-    " run=TIME, every=STEPS",
+    " every=STEPS",
 )
 @click.option("--verbose", "-v", is_flag=True, help="show internal hyperparameters, too")
 @click.option("--server", is_flag=True, help="let the service try the request; nothing is created (k8s:)")

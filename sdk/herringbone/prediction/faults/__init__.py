@@ -1,1 +1,1 @@
-"""The time that faults cost a job: what a user says about them, the expectation, its bounds, a simulation. Pure."""
+"""The time that faults cost a job: what a user says about them, the expectation, its bounds. Pure."""

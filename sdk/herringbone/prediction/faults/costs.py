@@ -84,12 +84,14 @@ def _ways(prediction: Prediction | None, words: FaultWords) -> tuple[tuple[tuple
             f"save, load, blocked: {size / 1e6:.0f} MB of a host, at {_WRITTEN / 1e9:g} GB/s to its disk,"
             f" {_READ / 1e9:g} back and {_COPIED / 1e9:g} in memory; give yours where they differ"
         )
-    if save is None:
-        if size is None:
-            raise _unknown("save", "how long a save takes", "save=20s", " or measure the script: --measure")
-        save = max(size / _WRITTEN, blocked or 0.0)
+    if save is None and size is None:
+        raise _unknown("save", "how long a save takes", "save=20s", " or measure the script: --measure")
     if load is None:
-        load = save if size is None else size / _READ
+        # Who has another disk for saves loads from it, too.
+        load = size / _READ if size is not None and save is None else save
+    if save is None:
+        assert size is not None
+        save = max(size / _WRITTEN, blocked or 0.0)
     waits = Tier(name="disk, training waits", blocked=save, save=save, load=load)
     if blocked is None and size is None:
         return ((waits,),), notes

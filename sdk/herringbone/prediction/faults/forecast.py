@@ -71,7 +71,7 @@ def fault_forecast(plan: JobPlan, words: FaultWords, costs: Costs, retries: int 
     own = _own_interval(plan, words, costs.step)
     best = [with_best_intervals(way, rate, costs.down, costs.step or 0.0) for way in costs.ways]
     ettr = max(useful_part(way, rate, costs.down) for way in best)
-    run = _run_seconds(plan, words, ettr)
+    run = _run_seconds(plan, ettr)
     counts = sorted({hosts, *_HOSTS})
     return FaultForecast(
         hosts=hosts,
@@ -111,10 +111,8 @@ def _own_interval(plan: JobPlan, words: FaultWords, step: float | None) -> float
     return words.every_steps * step
 
 
-def _run_seconds(plan: JobPlan, words: FaultWords, ettr: float) -> float:
-    """Return the length of the job: the user's word, what is predicted, or its limit, after which it is stopped."""
-    if words.run is not None:
-        return words.run
+def _run_seconds(plan: JobPlan, ettr: float) -> float:
+    """Return the length of the job: what is predicted, at most its limit, after which it is stopped."""
     predicted = None if plan.prediction is None else plan.prediction.planned.seconds
     if predicted is None or not ettr:
         return float(plan.time_limit)

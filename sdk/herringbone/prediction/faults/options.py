@@ -31,7 +31,6 @@ _TIMES = {
     "load": _ANY,
     "detect": _ANY,
     "restart": _ANY,
-    "run": _Bounds(1.0, _YEAR),
 }
 
 
@@ -42,7 +41,7 @@ class FaultWords(Struct, frozen=True, kw_only=True):
     - `every` is the script's own working time between two saves, or `every_steps` its optimizer steps.
     - `step`, `save` and `blocked` are the seconds of a step, of a save, and of its part that stops training.
     - `detect`, `restart` and `load` follow a fault: until it is noticed, until the script trains but for its
-      checkpoint, and for the checkpoint. `run` is the length of the job.
+      checkpoint, and for the checkpoint.
     """
 
     mtbf: float
@@ -55,7 +54,6 @@ class FaultWords(Struct, frozen=True, kw_only=True):
     load: float | None = None
     detect: float | None = None
     restart: float | None = None
-    run: float | None = None
 
 
 def parse_faults(text: str) -> FaultWords:

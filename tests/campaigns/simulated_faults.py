@@ -1,4 +1,4 @@
-"""A job under one schedule of faults, second by second: what `model` expects on average. Pure."""
+"""A job under one schedule of faults, event by event: `herringbone.prediction.faults` expects its mean. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def random_faults(tiers: Sequence[Tier], rate: float, seed: int) -> Iterator[tup
     >>> round(next(faults)[0]), round(next(faults)[0])
     (39, 144)
     """
-    generator, moment = random.Random(seed), 0.0  # noqa: S311 - no secret
+    generator, moment = random.Random(seed), 0.0
     shares = [tier.share for tier in tiers]
     while True:
         moment += generator.expovariate(rate)
