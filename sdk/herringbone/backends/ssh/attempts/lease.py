@@ -7,8 +7,9 @@ A candidate first asks whether it would get votes (`probe`), so that a machine t
 quorum of votes it holds the lease: `seconds`, counted from the *sending* of its asks. A voter counts from the
 *arrival*, which is later, so no other candidate finds a quorum before the lease of the first one has ended. Each answer
 has the voter's clock, and the holder's next ask returns it (`echo`): the voter may run ranks for `seconds` from that
-moment on, however late the ask arrives (`permit`). An entry, the job's newest attempt, counts once a quorum has it. A
-new holder takes the newest entry of its quorum, as in Paxos, and records it anew under its own term.
+moment on, however late the ask arrives (`permit`). The holder's own permit lasts for `seconds` from the asks that a
+quorum has granted. An entry, the job's newest attempt, counts once a quorum has it. A new holder takes the newest entry
+of its quorum, as in Paxos, and records it anew under its own term.
 
 Clocks are arguments, in seconds since any moment, and count while a machine is suspended. A machine that restarts has
 no state, and so it never takes part again. Decision 069 has the reasons.
@@ -16,6 +17,7 @@ no state, and so it never takes part again. Decision 069 has the reasons.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -113,11 +115,14 @@ class Member:
         self._highest_term = 0
         # The bid: its term, 0 without one; the others are of this bid alone.
         self.term, self._began = 0, 0.0
+        # When each machine's last answer arrived, of whichever bid: what an answer permits lasts longer than a bid.
+        self._answered = dict.fromkeys(members, now)
         # The machines that would vote for this one; None once the bid has begun in earnest.
         self._prospects: set[str] | None = None
         self.held_since: float | None = None
+        # When the newest granted ask was sent, and when the first grant arrived, by machine.
         self._grants: dict[str, float] = {}
-        self._answered: dict[str, float] = {}
+        self._granted_at: dict[str, float] = {}
         self._answers: dict[str, Answer] = {}
         self._newest = self.entry
         self._recorded_at = now
@@ -144,11 +149,11 @@ class Member:
             return {}
         held = self.holds(now)
         if self._prospects is None:
-            if held:
-                self.permit = now + self.seconds
             self._voted_until = now + self.seconds
             self._grants[self.name] = now
             self._settle(now)
+            if held:
+                self.permit = max(self.permit, self._confirmed + self.seconds)
         others = [member for member in self.members if member != self.name]
         clocks = {member: answer.clock for member, answer in self._answers.items()} if held else {}
         return {member: self._ask(clocks.get(member)) for member in others}
@@ -187,6 +192,7 @@ class Member:
             self._prospects.add(member)
             return
         self._grants[member] = max(sent, self._grants.get(member, sent))
+        self._granted_at.setdefault(member, now)
         self._answered[member] = now
         if member not in self._answers or self._answers[member].clock <= answer.clock:
             self._answers[member] = answer
@@ -196,10 +202,15 @@ class Member:
 
     def holds(self, now: float) -> bool:
         """Report whether this machine holds the lease."""
-        if self.held_since is None:
-            return False
-        valid = (1 - _DRIFT) * self.seconds
-        return is_quorum(self.members, {member for member, sent in self._grants.items() if now < sent + valid})
+        return self.held_since is not None and now < self._confirmed + (1 - _DRIFT) * self.seconds
+
+    @property
+    def _confirmed(self) -> float:
+        """When the newest asks were sent that a quorum has granted in this bid; -inf for none."""
+        moments = sorted(self._grants.values(), reverse=True)
+        granted = ({member for member, sent in self._grants.items() if sent >= moment} for moment in moments)
+        quorums = (moment for moment, votes in zip(moments, granted, strict=True) if is_quorum(self.members, votes))
+        return next(quorums, -math.inf)
 
     def follows(self, candidate: str, term: int) -> bool:
         """Report whether this machine's vote is that candidate's: it follows nobody else, and no older term."""
@@ -226,16 +237,32 @@ class Member:
     def is_clear(self, member: str, now: float, margin: float) -> bool:
         """Report whether a machine runs no ranks of an earlier attempt than this holder's, and will start none.
 
-        It says so itself; or it is cut off, and its last permit is over. That was from before its last answer, or from
-        a holder before this one. `margin` is the time that the machine needs to end its ranks.
+        It says so itself; or it is cut off, and its last permit is over. `margin` is the time that the machine needs to
+        end its ranks.
         """
         if self.held_since is None:
             return False
         runs = self.runs if member == self.name else self._answers[member].runs if member in self._answers else 0
         if member in self.has_entry and runs in (0, self.entry.attempt):
             return True
-        answered = max(self._answered.get(member, self.held_since), self.held_since)
-        return now >= answered + self.seconds + margin
+        return now >= self._permitted_until(member, self.held_since) + margin
+
+    def _permitted_until(self, member: str, held_since: float) -> float:
+        """Return until when a machine that is cut off may run ranks, at most.
+
+        [1] By a permit of this machine: `seconds` from its last answer.
+        [2] By one of another holder, which had a quorum, so that this machine holds its lease `seconds` after the last
+            asks of that one that a quorum granted. Its own permit was over by then. It may have permitted others to
+            run for a lease longer, except where it votes for this machine: it did not, in the `seconds` before.
+        """
+        if member == self.name:
+            return held_since + self.seconds
+        own = self._answered[member] + self.seconds
+        if member in self._answers:
+            # Nor has it another holder's permit: it votes for this one.
+            return own
+        others = [self._granted_at.get(other, math.inf) for other in self.members if other not in (self.name, member)]
+        return max(own, min(max([held_since, *others]), held_since + self.seconds))
 
     @property
     def wishes(self) -> set[str]:
@@ -265,7 +292,7 @@ class Member:
         self._highest_term += 1
         self.term, self._began = self._highest_term, now
         self._voted_term, self._voted_for = self.term, self.name
-        self._grants, self._answered, self._answers = {}, {}, {}
+        self._grants, self._granted_at, self._answers = {}, {}, {}
         self._newest = self.entry
 
     def _settle(self, now: float) -> None:
