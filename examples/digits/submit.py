@@ -2,13 +2,14 @@
 
 Usage: python examples/digits/submit.py [--epochs 6] [--pipeline simple] [--instance-type ssh:hosts.yaml] [--hosts 3]
        [--json]
+       python examples/digits/submit.py --instance-type k8s:team-a --hosts 2 --image-uri REGISTRY/IMAGE
+       --output-path pvc://CLAIM/FOLDER
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -43,9 +44,10 @@ def write_data(folder: Path) -> None:
 
 
 def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
-    """Read the state dict from a job's model.tar.gz."""
-    with tarfile.open(job.model_data.removeprefix("file://")) as archive:
-        return torch.load(archive.extractfile("model.pt"), weights_only=True, map_location="cpu")
+    """Read the state dict from a job's model, wherever that is."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = job.download_model(Path(folder, "model"))
+        return torch.load(model / "model.pt", weights_only=True, map_location="cpu")
 
 
 def main() -> None:
@@ -55,8 +57,10 @@ def main() -> None:
     parser.add_argument(
         "--instance-type",
         default="local_process",
-        help="local for containers, ssh:hosts.yaml for machines of your own (default: %(default)s)",
+        help="local for containers, ssh:hosts.yaml for machines of your own, k8s:NAMESPACE (default: %(default)s)",
     )
+    parser.add_argument("--image-uri", help="the image of the pods, for k8s:NAMESPACE")
+    parser.add_argument("--output-path", help="a folder for results, such as pvc://CLAIM/FOLDER of k8s:NAMESPACE")
     parser.add_argument(
         "--hosts",
         type=int,
@@ -71,6 +75,8 @@ def main() -> None:
         # Some images lack tqdm. A library in pure Python can be uploaded next to the script.
         "dependencies": [str(Path(tqdm.__file__).parent)],
         "instance_type": arguments.instance_type,
+        "image_uri": arguments.image_uri,
+        "output_path": arguments.output_path,
         "hyperparameters": {"epochs": arguments.epochs},
         "metric_definitions": METRICS,
         # One thread per rank: sums are added in the same order on any machine. Without the second one, GPUs compute
