@@ -106,7 +106,15 @@ def test_costs_of_a_measured_script(make):
     assert (waits.blocked, waits.save, waits.load) == (1.0, 1.0, 0.8125)
     assert (background.blocked, background.save) == (0.1, 1.0)
     assert (costs.step, costs.down) == (2, 15.0 + 2.6)
-    assert "1300 MB of a host, at 1.3 GB/s to its disk" in costs.notes[-1]
+    assert costs.notes[2:] == (
+        "save=1s, load=0.812s: 1300 MB of a host to a disk of 1.3 GB/s, and back at 1.6",
+        "blocked=0.1s in the background: a copy in memory at 13 GB/s",
+    )
+    # Another disk, from which checkpoints are read as fast.
+    (waits,), (background,) = costs_of(
+        make(prediction=predicted(replicate=16)), FaultWords(mtbf=DAY, save=9.0), 5.0
+    ).ways
+    assert (waits.load, background.load, background.blocked) == (9.0, 9.0, 0.1)
     # All hosts write a part.
     assert costs_of(make(prediction=predicted(shard=16)), FaultWords(mtbf=DAY), 5.0).ways[0][0].save == 8.0
 
@@ -203,7 +211,7 @@ def test_the_command(script, capsys):
     assert "a fault costs:     2.40 s, the load of a checkpoint, and the work since it\n" in out
     lines = out.splitlines()
     yours = next(line for line in lines if line.endswith("yours"))
-    assert " ".join(yours.split()) == "disk, training waits 5 min 600 6.25 % 0.05 % 0.01 % 93.70 % yours"
+    assert " ".join(yours.split()) == "disk, training waits 5 min 600 6.25 % 0.05 % 0.01 % 1 h 30 min 93.70 % yours"
     assert sum(line.startswith("1,024 ") for line in lines) == 1
     assert main([*words, "--json"]) == 0
     faults = json.loads(capsys.readouterr().out)["faults"]
@@ -215,6 +223,7 @@ def test_the_command_refuses_before_it_plans(script, capsys, monkeypatch):
     script("")
     assert main(["plan", "absent.py", "--faults", "mtbf=30"]) == 2
     assert "30 of which unit?" in capsys.readouterr().err
-    monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "soon")
-    assert main(["plan", "train.py", "--faults", "mtbf=30d,save=1s"]) == 2
-    assert "HERRINGBONE_HEARTBEAT=soon: expected a number of seconds" in capsys.readouterr().err
+    for heartbeat in ("soon", "nan", "0", "-1", "inf"):
+        monkeypatch.setenv("HERRINGBONE_HEARTBEAT", heartbeat)
+        assert main(["plan", "train.py", "--faults", "mtbf=30d,save=1s"]) == 2
+        assert f"HERRINGBONE_HEARTBEAT={heartbeat}: expected seconds" in capsys.readouterr().err

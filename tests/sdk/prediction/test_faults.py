@@ -103,7 +103,8 @@ def test_limits():
     )
     assert useful_part([disk(interval=1e-9)], 1 / DAY, 300.0) < 1e-10
     assert useful_part([disk(interval=1e9)], 1 / DAY, 300.0) == 0.0
-    # A tier that no fault needs costs its saves alone.
+    # A tier that no fault needs costs its saves alone, and keeps its interval.
+    assert with_best_intervals([disk(), disk(share=0.0)], 1 / DAY, 0.0)[1].interval == HOUR
     assert useful_part([disk(share=1.0), disk(share=0.0)], 1 / DAY, 0.0) == pytest.approx(
         useful_part([disk()], 1 / DAY, 0.0) / (1 + 60 * useful_part([disk()], 1 / DAY, 0.0) / HOUR)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from herringbone.plan.plan import JobPlan
     from herringbone.prediction.faults.forecast import FaultForecast
     from herringbone.prediction.faults.options import FaultWords
+
+_MOST_HEARTBEAT = 86400.0
 
 
 def read_faults(text: str) -> FaultWords:
@@ -28,10 +31,11 @@ def forecast_of(plan: JobPlan, words: FaultWords) -> FaultForecast:
     from herringbone_contract.errors import OptionError
 
     heartbeat = os.environ.get(HostVariable.HEARTBEAT) or DEFAULT_HEARTBEAT_SECONDS
-    try:
+    seconds = 0.0
+    with contextlib.suppress(ValueError):
         seconds = float(heartbeat)
-    except ValueError:
-        raise OptionError(f"{HostVariable.HEARTBEAT}={heartbeat}: expected a number of seconds") from None
+    if not 0 < seconds < _MOST_HEARTBEAT:
+        raise OptionError(f"{HostVariable.HEARTBEAT}={heartbeat}: expected seconds, more than 0 and less than a day")
     costs = costs_of(plan, words, seconds)
     retries = plan.options.max_retry_attempts
     if retries is None and plan.backend == "slurm":
@@ -60,15 +64,15 @@ def show_faults(forecast: FaultForecast) -> None:
         (
             row.tier,
             shown_seconds(row.interval),
-            "" if row.steps is None else f"{row.steps:,}",
-            *map(_percent, (row.loss.saves, row.loss.redone, row.loss.down, row.loss.ettr)),
+            "-" if row.steps is None else f"{row.steps:,}",
+            *map(_percent, (row.loss.saves, row.loss.redone, row.loss.down)),
+            shown_seconds(forecast.run * (1 - row.loss.ettr)),
+            _percent(row.loss.ettr),
             row.note,
         )
         for row in forecast.intervals
     ]
-    titles = ("SAVE TO", "EVERY", "STEPS", "LOST IN SAVES", "DONE AGAIN", "DOWN", "ETTR", "")
-    kept = [at for at in range(len(titles)) if titles[at] != "STEPS" or any(row[at] for row in intervals)]
-    show_table([tuple(row[at] for at in kept) for row in (titles, *intervals)])
+    show_table([("SAVE TO", "EVERY", "STEPS", "IN SAVES", "DONE AGAIN", "DOWN", "LOST", "ETTR", ""), *intervals])
     print(f"\nof jobs of {shown_seconds(forecast.run)} at their best intervals, where a save takes as long:")
     scaling = [
         (

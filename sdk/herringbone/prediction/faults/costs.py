@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from herringbone.plan.plan import JobPlan
@@ -79,23 +78,23 @@ def _ways(prediction: Prediction | None, words: FaultWords) -> tuple[tuple[tuple
     size = host_bytes(prediction) if prediction is not None and prediction.memory else None
     save, blocked, load = words.save, words.blocked, words.load
     notes = []
-    if size is not None and None in (save, blocked, load):
-        notes.append(
-            f"save, load, blocked: {size / 1e6:.0f} MB of a host, at {_WRITTEN / 1e9:g} GB/s to its disk,"
-            f" {_READ / 1e9:g} back and {_COPIED / 1e9:g} in memory; give yours where they differ"
-        )
-    if save is None and size is None:
-        raise _unknown("save", "how long a save takes", "save=20s", " or measure the script: --measure")
-    if load is None:
+    if save is not None:
         # Who has another disk for saves loads from it, too.
-        load = size / _READ if size is not None and save is None else save
-    if save is None:
-        assert size is not None
+        load = save if load is None else load
+    elif size is not None:
         save = max(size / _WRITTEN, blocked or 0.0)
+        load = size / _READ if load is None else load
+        disk = f"to a disk of {_WRITTEN / 1e9:g} GB/s, and back at {_READ / 1e9:g}"
+        notes.append(f"save={save:.3g}s, load={load:.3g}s: {size / 1e6:.0f} MB of a host {disk}")
+    else:
+        raise _unknown("save", "how long a save takes", "save=20s", " or measure the script: --measure")
     waits = Tier(name="disk, training waits", blocked=save, save=save, load=load)
     if blocked is None and size is None:
         return ((waits,),), notes
-    blocked = min(save, math.inf if size is None else size / _COPIED) if blocked is None else blocked
+    if blocked is None:
+        assert size is not None
+        blocked = min(save, size / _COPIED)
+        notes.append(f"blocked={blocked:.3g}s in the background: a copy in memory at {_COPIED / 1e9:g} GB/s")
     return ((waits,), (Tier(name="disk, in the background", blocked=blocked, save=save, load=load),)), notes
 
 

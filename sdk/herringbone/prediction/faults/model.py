@@ -74,7 +74,7 @@ def expected(tiers: Sequence[Tier], rate: float, down: float) -> Loss:
     """
     useful = useful_part(tiers, rate, down)
     saves = useful * (1 / useful_part(tiers, 0.0, down) - 1) if useful else 0.0
-    # A restart that a fault interrupts begins again: exp(x) - 1 instead of x.
+    # A job is down whenever its newest fault is no older than a restart takes.
     stopped = sum(tier.share * -math.expm1(-rate * (down + tier.load)) for tier in tiers)
     return Loss(ettr=useful, saves=saves, redone=max(0.0, 1 - useful - saves - stopped), down=stopped)
 
@@ -104,7 +104,7 @@ def _log_seconds(tier: Tier, work: float, rate: float, stop: float) -> float:
 
         (exp(rate * (again + stop)) - exp(rate * (again - cycle + stop))) / rate
 
-    which is Daly's equation 13 where nothing is saved in the background.
+    which is Daly's complete model where nothing is saved in the background.
     """
     # A save waits for the one before.
     cycle = max(work, tier.latency) + tier.blocked
@@ -122,6 +122,9 @@ def with_best_intervals(tiers: Sequence[Tier], rate: float, down: float, step: f
     """
     found: list[Tier] = []
     for tier in tiers:
+        if not tier.share:
+            found.append(tier)
+            continue
         stretch = 1 / (useful_part(found, rate, down) or 1.0)
         interval = best_interval(tier, tier.share * rate) / stretch
         found.append(replace(tier, interval=max(1, round(interval / step)) * step if step else interval))
