@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,28 @@ def delete_controller(cluster: Cluster, host: str, folder: Path) -> None:
 
 
 def evict(cluster: Cluster, host: str, folder: Path) -> None:
-    cluster.kubectl("drain", pod_of(cluster, host)["spec"]["nodeName"], "--ignore-daemonsets", "--timeout=60s")
+    cluster.kubectl("drain", pod_of(cluster, host)["spec"]["nodeName"], "--delete-emptydir-data", "--timeout=60s")
+
+
+def stop_kubelet(cluster: Cluster, host: str, folder: Path) -> None:
+    cluster.halt(f"kubelet-{pod_of(cluster, host)['spec']['nodeName']}")
+
+
+def halt_for(cluster: Cluster, program: str, seconds: float) -> None:
+    cluster.halt(program)
+    time.sleep(seconds)
+    cluster.run(program)
+
+
+def stop_server(cluster: Cluster, host: str, folder: Path) -> None:
+    """Kill a host while the API server is away for 30 s."""
+    kill_supervisor(cluster, host, folder)
+    halt_for(cluster, "apiserver", 30.0)
+
+
+def restart_etcd(cluster: Cluster, host: str, folder: Path) -> None:
+    kill_supervisor(cluster, host, folder)
+    halt_for(cluster, "etcd", 2.0)
 
 
 Death = Callable[[Cluster, str, Path], None]
@@ -145,4 +167,8 @@ DEATHS: dict[str, Death] = {
     "pod deleted": delete_pod,
     "pod deleted by force": force_delete_pod,
     "controller pod deleted": delete_controller,
+    "node drained": evict,
+    "API server away for 30 s": stop_server,
+    "etcd restarted": restart_etcd,
+    "kubelet stopped": stop_kubelet,
 }

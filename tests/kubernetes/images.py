@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -19,14 +21,15 @@ BUSYBOX = PAUSE
 # A host: this Python without its extras, the programs of the contract, and busybox. A controller: what it imports, too.
 SMALL = "docker.io/herringbone-tests/small:1"
 _BUSYBOX = Path("/bin/busybox")
-# Prints the packages that a controller imports, with their places.
+# Prints the files that a controller imports, with their compiled forms.
 _IMPORTS = """
 import sys
-before = set(sys.modules)
 import herringbone.backends.kubernetes.keeper, kubernetes.client, kubernetes.config, kubernetes.stream
-for name in {name.partition(".")[0] for name in set(sys.modules) - before} - {"herringbone_contract", "msgspec"}:
-    if (file := getattr(sys.modules[name], "__file__", None)) and ("site-packages" in file or name == "herringbone"):
-        print(file)
+skip = {"herringbone_contract", "msgspec", "kubernetes_validate", "_distutils_hack"}
+for name, module in list(sys.modules.items()):
+    for file in {getattr(module, "__file__", None), getattr(module, "__cached__", None)} - {None}:
+        if name.partition(".")[0] not in skip and ("/site-packages/" in file or "/sdk/" in file):
+            print(file)
 """
 # The tests' Python; of busybox, `env` and others are at the usual places, too.
 _PATH = "PATH=/usr/local/bin:/usr/bin:/bin:/opt/python/bin"
@@ -54,9 +57,8 @@ def _controller_layer() -> bytes:
     layer, place = io.BytesIO(), f"opt/python/lib/{Path(sysconfig.get_path('stdlib')).name}/site-packages"
     with tarfile.open(fileobj=layer, mode="w") as tar:
         printed = subprocess.run((sys.executable, "-c", _IMPORTS), check=True, capture_output=True, text=True).stdout
-        for path in map(Path, printed.split()):
-            package = path.parent if path.name == "__init__.py" else path
-            tar.add(package, f"{place}/{package.name}")
+        for file in filter(os.path.exists, printed.split()):
+            tar.add(file, f"{place}/{re.split('/site-packages/|/sdk/', file)[-1]}")
     return layer.getvalue()
 
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from herringbone.backends.kubernetes.states import PodState
+from herringbone.backends.kubernetes.states import DELETED, PodState
 from herringbone_contract.failure import STOPPED_CODE
 
 # A kubelet that lives has removed a pod this long after its grace.
 _MARGIN_SECONDS = 15.0
-# Hosts end by themselves when they hear nothing of one of them for three heartbeats, of 5 s by default.
-SILENCE_SECONDS = 20.0
 # Why the cluster deletes a pod, in events about it: the first of these says most.
 _REASONS = ("Preempted", "Evicted", "NodeNotReady", "TaintManagerEviction")
 _CUT_OFF = "its node is away, and it may still run there"
@@ -34,19 +32,20 @@ def _with_loss(state: PodState, now: float) -> PodState:
         return state
     if state.phase == "over":
         # It was told to go, and is innocent.
-        return state._replace(lost=True) if state.exit_code == STOPPED_CODE and state.record is None else state
+        is_told = state.exit_code == STOPPED_CODE and state.record is None
+        return state._replace(lost=True, why=DELETED) if is_told else state
     if state.phase == "running" and (state.is_away or now > state.leaving + _MARGIN_SECONDS):
         return state._replace(phase="over", exit_code=137, ended=now, why=_CUT_OFF, lost=True, is_seen=False)
     return state
 
 
-def is_over(states: Sequence[PodState], num_hosts: int, *, stopped: bool, now: float) -> bool:
+def is_over(states: Sequence[PodState], num_hosts: int, *, stopped: bool, silence: float, now: float) -> bool:
     """Report whether an attempt is over, and no host of it can still write anything.
 
-    A host that nobody hears may still run. It ends by itself once it has lost another one, so that attempts of several
-    hosts wait for its silence. A host that is alone on its node, or with all the others, is waited for, as a
-    StatefulSet does: nothing else would keep two attempts from writing to one claim. `states` are those of
-    `with_losses`, each loss with the time of its first sight.
+    A host that nobody hears may still run. It ends by itself once it has lost another one, within `silence` seconds. A
+    host that is alone on its node, or with all the others, is waited for, as a StatefulSet does: nothing else would
+    keep two attempts from writing to one claim. `states` are those of `with_losses`, each loss with the time of its
+    first sight.
     """
     over = [state for state in states if state.phase == "over"]
     if any(state.phase == "running" for state in states):
@@ -58,11 +57,16 @@ def is_over(states: Sequence[PodState], num_hosts: int, *, stopped: bool, now: f
         return True
     if len(unseen) == num_hosts and any(state.pod for state in unseen):
         return False
-    return now - max(state.ended for state in over) >= SILENCE_SECONDS
+    return now - max(state.ended for state in over) >= silence
 
 
-def why_it_went(pod: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -> str:
-    """Return the cluster's own words about a pod that it deletes, from the pod and events about it; "" without any."""
+def why_it_went(state: PodState, pod: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -> str:
+    """Return why a host is lost: in the cluster's own words, from its pod and events about it, where there are any."""
+    words = _words(pod, events)
+    return words or state.why if state.why == DELETED else "; ".join(filter(None, (words, state.why)))
+
+
+def _words(pod: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -> str:
     for condition in [] if pod is None else pod.get("status", {}).get("conditions", ()):
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"

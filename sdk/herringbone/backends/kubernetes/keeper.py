@@ -26,7 +26,7 @@ from herringbone.backends.kubernetes.attempt_hosts import NotNowError, PodHosts
 from herringbone.backends.kubernetes.fates import fitting_count, is_over, why_it_went, with_losses
 from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, Noted, delete, parse_ledger, read_owner, save
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
-from herringbone.backends.kubernetes.next_attempt import context_of, current_plan, next_objects
+from herringbone.backends.kubernetes.next_attempt import context_of, current_plan, next_objects, silence_of
 from herringbone.backends.kubernetes.orders import stop_command
 from herringbone.backends.kubernetes.pods import CONTAINER
 from herringbone.backends.kubernetes.states import PodState, end_columns, host_states
@@ -89,13 +89,14 @@ class JobKeeper:
             return False
         states += self._without_job(states, hosts, ledger, now)
         states = [self._explained(state, pods) for state in with_losses(states, now=now)]
-        if is_over(states, len(hosts), stopped=stopped, now=now):
+        context = context_of(stored, ledger)
+        if is_over(states, len(hosts), stopped=stopped, silence=silence_of(context), now=now):
             ended = PodHosts(whole, ledger, states, read_log=self._log, write=self._save)
             if end_attempt(ended) is Conclusion.RESTART:
                 return False
             self._clean_up(pods)
             return True
-        self._tell(states, ledger, now)
+        self._tell(states, ledger, context.grace, now)
         fewer = [] if stopped or not ledger.failed or now - ledger.since < _WAIT_SECONDS else plan.fewer_hosts
         if any(state.phase == "waiting" for state in states) and (count := fitting_count(states, fewer)):
             print(f"[{hosts[0]}] {count} of {len(hosts)} hosts find a node: going on with these", flush=True)
@@ -156,19 +157,18 @@ class JobKeeper:
                 "GET", path_of("Event", self._namespace), fieldSelector=f"involvedObject.uid={state.uid}"
             )["items"]
             pod = next((pod for pod in pods if pod["metadata"].get("uid") == state.uid), None)
-            words = "; ".join(filter(None, (why_it_went(pod, events), state.why)))
-            self._losses[state.uid] = state.ended or self._clock(), words
+            self._losses[state.uid] = state.ended or self._clock(), why_it_went(state, pod, events)
         seen, words = self._losses[state.uid]
         return state._replace(why=words, ended=state.ended if state.is_seen else seen)
 
-    def _tell(self, states: Sequence[PodState], ledger: Ledger, now: float) -> None:
+    def _tell(self, states: Sequence[PodState], ledger: Ledger, grace: float, now: float) -> None:
         """Have hosts end: all of a stopped job, and those that should have ended with another one."""
         ends = [state.ended for state in states if state.phase == "over" and state.exit_code]
         cut_off = any(state.phase == "over" and not state.is_seen and state.pod for state in states)
         is_due = bool(ends) and (cut_off or now - min(ends) > _PATIENCE_SECONDS)
         if ledger.stop is None and not is_due:
             return
-        grace = context_of(self._stored, ledger).grace if ledger.stop is None else ledger.stop
+        grace = grace if ledger.stop is None else ledger.stop
         for state in states:
             tries = self._told.get((state.uid, grace), 0)
             if state.phase == "over" or state.leaving is not None or tries is None:

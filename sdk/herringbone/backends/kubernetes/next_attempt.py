@@ -16,6 +16,10 @@ from herringbone.backends.kubernetes.objects import PRIVATE, attempt_objects
 from herringbone.backends.kubernetes.pods import PodContext
 from herringbone.controller.retry import excluded_machines
 from herringbone.plan.plan import JobPlan, parse_plan
+from herringbone_contract.constants import DEFAULT_HEARTBEAT_SECONDS, HostVariable
+
+# A supervisor kills its ranks, and packs up.
+_ENDING_SECONDS = 10.0
 
 
 def current_plan(plan: JobPlan, ledger: Ledger) -> JobPlan:
@@ -35,6 +39,11 @@ def context_of(stored: Mapping[str, Any], ledger: Ledger) -> PodContext:
         excluded=tuple(excluded_machines(ledger.failed)),
         **json.loads(data["context"]),
     )
+
+
+def silence_of(context: PodContext) -> float:
+    """Return the seconds after which a host has ended by itself that hears no other one: three heartbeats, and more."""
+    return 3 * float(context.passed_on.get(HostVariable.HEARTBEAT, DEFAULT_HEARTBEAT_SECONDS)) + _ENDING_SECONDS
 
 
 def next_objects(

@@ -56,7 +56,7 @@ _IMAGE_REMEDY = "check image_uri and image_pull_secrets"
 _OTHER_REMEDY = "`kubectl describe pod {}` has its events"
 _KILLED = 137
 _FIRST = Ledger()
-_DELETED = "its pod was deleted, as `kubectl delete pod` and a drain of its node do"
+DELETED = "its pod was deleted, as `kubectl delete pod` and a drain of its node do"
 _OUT_OF_MEMORY = "out of memory: ask for more (kubernetes={'memory': ...})"
 
 
@@ -140,7 +140,7 @@ def host_states(pods: Sequence[Mapping[str, Any]], hosts: Sequence[str], ledger:
         if state is not None:
             states.append(state)
         elif noted is not None:
-            gone = PodState(host, "", "over", noted.node, _DELETED, started=noted.started, ended=now, uid=noted.uid)
+            gone = PodState(host, "", "over", noted.node, DELETED, started=noted.started, ended=now, uid=noted.uid)
             states.append(gone._replace(exit_code=_KILLED, lost=True, is_seen=False))
     return states
 
