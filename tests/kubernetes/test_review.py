@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.backends.kubernetes import review
-from herringbone.backends.kubernetes.files import secret_files
+from herringbone.backends.kubernetes import files, review
+from herringbone.backends.kubernetes.files import job_files
+from herringbone.backends.kubernetes.pods import has_parts, pod_spec
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
-from tests.kubernetes.planning import kubernetes_plan
+from tests.kubernetes.planning import context_of, kubernetes_plan
 
 ACCOUNT = {"kubernetes": {"service_account": "herringbone"}}
 
@@ -89,23 +90,41 @@ def test_what_would_be_ignored_is_refused_by_name(tmp_path, options, error, mess
 
 def test_the_files_of_a_job(tmp_path):
     plan = kubernetes_plan(tmp_path, inputs={"train": "data"}, environment={"TOKEN": "secret"})
-    files = secret_files(plan, b"\1\2", exclude=tmp_path / "home")
-    assert json.loads(files["private.json"]) == {"environment": {"TOKEN": "secret"}, "key": "0102"}
-    assert files["private.json"].count(b"\n") == 1
-    resources = json.loads(files["g0.resourceconfig.json"])
+    with job_files(plan, b"\1\2", exclude=tmp_path / "home") as (stored, secret, parts):
+        pass
+    assert (stored, parts) == (plan, {})
+    assert json.loads(secret["private.json"]) == {"environment": {"TOKEN": "secret"}, "key": "0102"}
+    assert secret["private.json"].count(b"\n") == 1
+    resources = json.loads(secret["g0.resourceconfig.json"])
     assert (resources["current_host"], resources["hosts"]) == ("@HOST@", ["algo-1", "algo-2"])
-    assert list(json.loads(files["g0.inputdataconfig.json"])) == ["train"]
-    where = json.loads(files["hyperparameters.json"])["sagemaker_submit_directory"]
+    assert list(json.loads(secret["g0.inputdataconfig.json"])) == ["train"]
+    where = json.loads(secret["hyperparameters.json"])["sagemaker_submit_directory"]
     assert where == '"/herringbone/job/sourcedir.tar.gz"'
     for name, inside in (("sourcedir.tar.gz", "train.py"), ("channel.train.tar.gz", "a.csv")):
-        with tarfile.open(fileobj=io.BytesIO(files[name])) as archive:
+        with tarfile.open(fileobj=io.BytesIO(secret[name])) as archive:
             assert inside in archive.getnames()
 
 
-def test_code_and_data_that_no_secret_holds_are_refused_before_anything_starts(tmp_path):
+def test_what_no_secret_holds_goes_to_the_claim_and_the_plan_says_so(tmp_path):
     Path("data", "large.bin").write_bytes(os.urandom(1 << 20))
     plan = kubernetes_plan(tmp_path, inputs={"train": "data"})
-    with pytest.raises(
-        InputError, match=r"a Secret holds 921.6 KB; the largest is channel.train with 1.0 MB: put data"
-    ):
-        secret_files(plan, b"key", exclude=tmp_path / "home")
+    assert not has_parts(plan)
+    with job_files(plan, b"key", exclude=tmp_path / "home") as (stored, secret, parts):
+        assert sorted(parts) == ["channel.train.tar.gz", "sourcedir.tar.gz"]
+        assert not {*parts} & {*secret}
+        with tarfile.open(parts["channel.train.tar.gz"]) as archive:
+            assert archive.getnames() == ["a.csv", "large.bin"]
+    assert not any(path.exists() for path in parts.values())
+    assert has_parts(stored)
+    where = json.loads(secret["hyperparameters.json"])["sagemaker_submit_directory"]
+    assert where == '"/herringbone/parts/sourcedir.tar.gz"'
+    mount = {"mountPath": "/herringbone/parts", "name": "claim-0", "readOnly": True, "subPath": "jobs/digits/input"}
+    assert mount in pod_spec(stored, stored.hosts[0], context_of(stored))["containers"][0]["volumeMounts"]
+
+
+def test_data_that_is_too_large_for_the_api_server_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_SENT_BYTES", 1000)
+    Path("data", "large.bin").write_bytes(bytes(2000))
+    plan = kubernetes_plan(tmp_path, inputs={"train": "data"})
+    with pytest.raises(InputError, match=r"at most 1.0 KB travel through the API server; the largest is 'train' with"):
+        review.check(plan, exclude=tmp_path / "home")

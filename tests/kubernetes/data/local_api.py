@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +88,19 @@ class LocalRun:
         data = self._process.stdout.read1(1000)
         return (1, data) if data else None
 
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        return iter(self.read, None)
+
     @property
     def exit_code(self) -> int:
         return self._process.wait()
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(data)
+        # A program that reads no more loses its input, as in a pod.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
 
     def end_input(self) -> None:
         assert self._process.stdin is not None
@@ -105,4 +111,5 @@ class LocalRun:
         self._process.wait()
         for file in (self._process.stdin, self._process.stdout):
             if file is not None:
-                file.close()
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()

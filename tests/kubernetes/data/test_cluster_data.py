@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.kubernetes
 # More than the second node keeps of a log, in lines of which one is longer than a container runtime takes.
 SCRIPT = """
 import os, pathlib, time
+assert len(pathlib.Path("large.bin").read_bytes()) == 1 << 20
 for number in range(3000):
     print("line", number, "x" * 80, flush=True)
 print("long", "y" * 40000, flush=True)
@@ -42,13 +44,16 @@ def texts(job: TrainingJob, **options: bool) -> list[str]:
 def test_a_log_outlives_rotations_and_pods_and_another_machine_finds_all(
     submit, cluster: Cluster, results: Path, monkeypatch, tmp_path, herringbone
 ) -> None:
+    Path("large.bin").write_bytes(os.urandom(1 << 20))
     node = {"node_selector": {"kubernetes.io/hostname": "n2"}}
-    job = submit(SCRIPT, instance_count=1, distribution=None, kubernetes=node, environment={"TOKEN": "hush-hush"})
+    secret = {"TOKEN": "hush-hush"}
+    job = submit(SCRIPT, source_dir=".", instance_count=1, distribution=None, kubernetes=node, environment=secret)
     # One reader is there from the start, and others come after the rotation: while the job runs, and when all is gone.
     followed: list[str] = []
     follower = threading.Thread(target=lambda: followed.extend(texts(job, follow=True)))
     follower.start()
     folder = results / "jobs/Digits-1/hosts/algo-1/ml/output"
+    assert [path.name for path in (results / "jobs/Digits-1/input").iterdir()] == ["sourcedir.tar.gz"]
     logs = cluster.folder / "n2/log/pods"
     cluster.wait(lambda: list(logs.glob("team-a_*/host/0.log.*")), "the kubelet rotates the log", 60)
     assert numbers(texts(job)) == NUMBERS[:3000]
@@ -56,6 +61,7 @@ def test_a_log_outlives_rotations_and_pods_and_another_machine_finds_all(
     job.wait(60)
     follower.join(30)
     assert job.status == "Completed"
+    assert not (results / "jobs/Digits-1/input").exists()
     assert numbers(followed) == NUMBERS
     assert f"long {'y' * 40_000}" in followed
 

@@ -21,7 +21,7 @@ import msgspec
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
-from herringbone.backends.kubernetes.files import secret_files
+from herringbone.backends.kubernetes.files import job_files
 from herringbone.backends.kubernetes.found import jobs_in
 from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
@@ -37,7 +37,9 @@ from herringbone.backends.kubernetes.names import (
 from herringbone.backends.kubernetes.objects import attempt_objects, controller, job_objects, owner
 from herringbone.backends.kubernetes.orders import stop_command
 from herringbone.backends.kubernetes.packing import fetch_part, model_column, repack_results, results_address
-from herringbone.backends.kubernetes.pods import CONTAINER, PodContext
+from herringbone.backends.kubernetes.parts import remove_parts, send_parts
+from herringbone.backends.kubernetes.pods import CONTAINER, PARTS_FOLDER, PodContext, has_parts
+from herringbone.backends.kubernetes.reader import Reader
 from herringbone.backends.kubernetes.results import ClaimResults
 from herringbone.backends.kubernetes.states import PodState, host_states, pod_state
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
@@ -48,8 +50,9 @@ from herringbone.records.home import Home, find_home
 from herringbone.records.index import STOPPING, JobRecord
 from herringbone.system.interrupt import OnInterrupt
 from herringbone.system.polling import Pace
+from herringbone.system.progress import Progress
 from herringbone_contract.constants import HostVariable
-from herringbone_contract.errors import JobNameError, KubernetesError, RequestError, UnsupportedError
+from herringbone_contract.errors import HerringboneError, JobNameError, KubernetesError, RequestError, UnsupportedError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
 _PACE = Pace(shortest=0.5, longest=5.0, slower=1.3, jitter=0.25)
 _ASK_SECONDS = 0.5
 _KILL_SECONDS = 30.0
+# A caller that waits for a job's end waits for the removal of its code, too.
+_CLEAN_SECONDS = 30.0
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 _NOT_YET = "is not in this release yet for jobs on Kubernetes"
 
@@ -112,24 +117,28 @@ class KubernetesBackend(OwnHostsBackend):
         context = self._context(plan)
         service = json.dumps({"context": settings.context, "namespace": namespace})
         # Before the row: files that are too large refuse the job.
-        files = secret_files(plan, os.urandom(32), exclude=self._home.path)
-        # The request has a pod of each host, which is too much for a row.
-        plan = msgspec.structs.replace(plan, request=None)
-        with claim(plan, self.name, self._home, service=service) as job:
-            job.make_folder()
-            self._home.job(plan.job_name).logs.mkdir()
-            made = self._create_owner(api, plan, context)
-            try:
-                context = context._replace(owner=made["metadata"]["uid"])
-                # The controller last: it finds all others.
-                keeper = [controller(plan, context)] if settings.service_account else []
-                for each in (*attempt_objects(plan, context, files), *keeper):
-                    api.call("POST", path_of(each["kind"], namespace), each)
-                self._index.update(plan.job_name, client=None)
-            except BaseException:
-                with contextlib.suppress(KubernetesError):
-                    delete(api, "ConfigMap", namespace, context.names.job)
-                raise
+        with job_files(plan, os.urandom(32), exclude=self._home.path) as (plan, files, parts):
+            # The request has a pod of each host, which is too much for a row.
+            plan = msgspec.structs.replace(plan, request=None)
+            with claim(plan, self.name, self._home, service=service) as job:
+                job.make_folder()
+                self._home.job(plan.job_name).logs.mkdir()
+                made = self._create_owner(api, plan, context)
+                try:
+                    context = context._replace(owner=made["metadata"]["uid"])
+                    send_parts(Reader(api, plan), parts, Progress())
+                    # The controller last: it finds all others.
+                    keeper = [controller(plan, context)] if settings.service_account else []
+                    for each in (*attempt_objects(plan, context, files), *keeper):
+                        api.call("POST", path_of(each["kind"], namespace), each)
+                    self._index.update(plan.job_name, client=None)
+                except BaseException:
+                    with contextlib.suppress(KubernetesError, RequestError):
+                        if parts:
+                            remove_parts(Reader(api, plan, start_seconds=_CLEAN_SECONDS))
+                    with contextlib.suppress(KubernetesError):
+                        delete(api, "ConfigMap", namespace, context.names.job)
+                    raise
 
     def find_jobs(self, instance_type: str, context: str | None = None) -> list[str]:
         """Return the names of all jobs of `k8s:NAMESPACE`, whoever submitted them, the newest first.
@@ -162,8 +171,10 @@ class KubernetesBackend(OwnHostsBackend):
             )
         columns = look(api, namespace, record, stored, pods)
         record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
-        if record.done and (ledger := parse_ledger(stored)).end is None:
-            self._clean_up(api, namespace, names._replace(attempt=ledger.attempt), pods)
+        if record.done:
+            if (ledger := parse_ledger(stored)).end is None:
+                self._clean_up(api, namespace, names._replace(attempt=ledger.attempt), pods)
+            self._remove_parts(record)
         return record
 
     def logs(self, name: str) -> LogSource:
@@ -203,12 +214,13 @@ class KubernetesBackend(OwnHostsBackend):
         self.stop(name, 0)
 
     def forget(self, record: JobRecord) -> str:
+        stays = self._remove_parts(record)
         try:
             api, namespace, names = self._place(record)
             delete(api, "ConfigMap", namespace, names.job)
         except KubernetesError as error:
             return f"the job's objects stay in the cluster: {error}"
-        return ""
+        return stays
 
     def repack(self, name: str, say: Callable[[str], None]) -> Path:
         record = self.describe(name)
@@ -298,6 +310,16 @@ class KubernetesBackend(OwnHostsBackend):
                     delete(api, "Job", namespace, names.host(state.host))
             for kind in ("Secret", "Service"):
                 delete(api, kind, namespace, names.hosts)
+
+    def _remove_parts(self, record: JobRecord) -> str:
+        """Remove code and channels from the job's results, and return what stays there, in words."""
+        if not has_parts(plan := parse_plan(record.plan_dict)):
+            return ""
+        try:
+            remove_parts(Reader(self._place(record)[0], plan, start_seconds=_CLEAN_SECONDS))
+        except HerringboneError as error:
+            return f"the job's code stays in {plan.options.output_path}/{record.name}/{PARTS_FOLDER}: {error}"
+        return ""
 
     def _hosts_pods(self, record: JobRecord) -> dict[str, PodState | None]:
         """Return the pod of each host in the present attempt, None for a host without one."""

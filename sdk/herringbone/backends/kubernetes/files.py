@@ -1,17 +1,19 @@
-"""The files of a job's Secret: its private line, the contract's files, the code, and channels of this machine."""
+"""The files that a job gets from here: those of its Secret, and code and channels that are too large for one."""
 
 from __future__ import annotations
 
-import functools
-import io
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
+
+import msgspec
 
 from herringbone.backends.kubernetes.objects import CODE, MAX_SECRET_BYTES, PRIVATE
-from herringbone.backends.kubernetes.pods import JOB_FOLDER, group_number
+from herringbone.backends.kubernetes.pods import JOB_FOLDER, PARTS, group_number
 from herringbone.code.archive import pack_code
 from herringbone.code.reproducible import write_tar, zipped
 from herringbone.plan.host_tree import channel_configs, resource_config_of
@@ -23,36 +25,64 @@ from herringbone_contract.hyperparameters import with_code_at
 # The first host of each group stands for all of them; `pods` writes a host's own name in its place.
 _HOST = "@HOST@"
 _LEVEL = 6
-# No data is compressed better.
-_MAX_RATIO = 64
+# Everybody's API server carries it.
+MAX_SENT_BYTES = 4 << 30
 
 
-def secret_files(plan: JobPlan, key: bytes, *, exclude: Path) -> dict[str, bytes]:
-    """Return the files of the Secret by name.
+class JobFiles(NamedTuple):
+    """The files of a job's first attempt, for the plan that says where they are.
+
+    `secret` are those of the Secret. `parts` are files here with code and channels, where a Secret cannot hold them:
+    they go to the claim.
+    """
+
+    plan: JobPlan
+    secret: dict[str, bytes]
+    parts: dict[str, Path]
+
+
+@contextmanager
+def job_files(plan: JobPlan, key: bytes, *, exclude: Path) -> Iterator[JobFiles]:
+    """Pack the files of a job; `parts` exist while the body runs.
 
     `key` is the attempt's secret, by which hosts recognize each other; `exclude` is the folder of jobs, which is no
-    code. Raises `InputError` for more than a Secret can hold.
+    code. Raises `InputError` for more than is sent from here.
     """
-    assert plan.source is not None
-    hyperparameters = with_code_at(dict(plan.hyperparameters), f"{JOB_FOLDER}/{CODE}")
+    check_size(plan)
     private = {"environment": plan.environment, "key": key.hex()}
-    files = {PRIVATE: json.dumps(private).encode() + b"\n", "hyperparameters.json": _json(hyperparameters)}
+    files = {PRIVATE: json.dumps(private).encode() + b"\n", **resource_files(plan)}
     for host in first_hosts(plan):
         files[f"{group_number(plan, host.group)}.inputdataconfig.json"] = _json(channel_configs(plan, host))
-    files |= resource_files(plan)
-    with tempfile.TemporaryDirectory() as folder:
-        files[CODE] = _code(plan, Path(folder), exclude)
-    for channel in plan.channels:
-        if channel.path is not None:
-            files[f"channel.{channel.name}.tar.gz"] = _packed(Path(channel.path))
-    if (size := sum(map(len, files.values()))) > MAX_SECRET_BYTES:
-        largest = max(files, key=lambda name: len(files[name]))
+    with tempfile.TemporaryDirectory(prefix="herringbone-") as folder:
+        parts = {CODE: _code(plan, Path(folder), exclude)}
+        for channel in plan.channels:
+            if channel.path is not None:
+                name = f"channel.{channel.name}.tar.gz"
+                parts[name] = _packed(Path(channel.path), Path(folder, name))
+        files["hyperparameters.json"] = _json(with_code_in(plan, JOB_FOLDER).hyperparameters)
+        if sum(map(len, files.values())) + sum(path.stat().st_size for path in parts.values()) <= MAX_SECRET_BYTES:
+            files |= {name: path.read_bytes() for name, path in parts.items()}
+            parts = {}
+        else:
+            plan = with_code_in(plan, PARTS)
+            files["hyperparameters.json"] = _json(plan.hyperparameters)
+        yield JobFiles(plan, files, parts)
+
+
+def check_size(plan: JobPlan) -> None:
+    """Raise `InputError` for channels that are too large to be sent from here."""
+    sizes = {
+        channel.name: sum(path.stat().st_size for path in _files_of(Path(channel.path)))
+        for channel in plan.channels
+        if channel.path is not None
+    }
+    if (total := sum(sizes.values())) > MAX_SENT_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
         raise InputError(
-            f"code and channels of this machine have {shown_bytes(size)} packed, and a Secret holds "
-            f"{shown_bytes(MAX_SECRET_BYTES)}; the largest is {largest.removesuffix('.tar.gz')} with "
-            f"{shown_bytes(len(files[largest]))}: put data into a claim (pvc://CLAIM/FOLDER)"
+            f"channels of this machine have {shown_bytes(total)}, and at most {shown_bytes(MAX_SENT_BYTES)} travel "
+            f"through the API server; the largest is {largest!r} with {shown_bytes(sizes[largest])}: put it into a "
+            "claim (pvc://CLAIM/FOLDER)"
         )
-    return files
 
 
 def resource_files(plan: JobPlan) -> dict[str, bytes]:
@@ -71,26 +101,29 @@ def first_hosts(plan: JobPlan) -> Iterable[HostPlan]:
     return {host.group: host for host in reversed(plan.hosts)}.values()
 
 
-def _code(plan: JobPlan, folder: Path, exclude: Path) -> bytes:
+def with_code_in(plan: JobPlan, folder: str) -> JobPlan:
+    """Return the plan whose hosts find the code in a folder of their pods."""
+    hyperparameters = with_code_at(dict(plan.hyperparameters), f"{folder}/{CODE}")
+    return msgspec.structs.replace(plan, hyperparameters=hyperparameters)
+
+
+def _code(plan: JobPlan, folder: Path, exclude: Path) -> Path:
     assert plan.source is not None
     if plan.source.archive is not None:
-        return Path(plan.source.archive).read_bytes()
-    return pack_code(plan.source, folder, exclude=exclude).path.read_bytes()
+        return Path(plan.source.archive)
+    return pack_code(plan.source, folder, exclude=exclude).path
 
 
-def _packed(path: Path) -> bytes:
-    """Return a file, or all files of a folder, as a tar.gz."""
+def _files_of(path: Path) -> list[Path]:
+    return sorted(each for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file())
+
+
+def _packed(path: Path, target: Path) -> Path:
+    """Pack a file, or all files of a folder, as a tar.gz."""
     folder = path if path.is_dir() else path.parent
-    paths = sorted(each for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file())
-    # Before anything is read: what is this large never fits.
-    if (size := sum(each.stat().st_size for each in paths)) > _MAX_RATIO * MAX_SECRET_BYTES:
-        raise InputError(
-            f"{path} has {shown_bytes(size)}, too much for a Secret; put it into a claim: pvc://CLAIM/FOLDER"
-        )
-    content = io.BytesIO()
-    with zipped(content, level=_LEVEL) as packer:
-        write_tar({str(each.relative_to(folder)): functools.partial(_opened, each) for each in paths}, packer)
-    return content.getvalue()
+    with target.open("wb") as content, zipped(content, level=_LEVEL) as packer:
+        write_tar({str(each.relative_to(folder)): partial(_opened, each) for each in _files_of(path)}, packer)
+    return target
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -17,7 +17,7 @@ from herringbone.backends.kubernetes.claims import Place, is_claim, parse_place
 from herringbone.backends.kubernetes.names import ObjectNames, PodKind, settings_of
 from herringbone.plan.options.typed import size_in_bytes
 from herringbone.plan.plan import HostPlan, JobPlan
-from herringbone_contract.constants import HostVariable
+from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.failure import STOPPED_CODE
 
 CONTROL_PORT = 7590
@@ -27,6 +27,8 @@ TIME_IS_OVER = 124
 USER = 1000
 # Where the files of the Secret are in a pod.
 JOB_FOLDER = "/herringbone/job"
+# Where code and channels are that a Secret cannot hold, and their folder in a job's results.
+PARTS, PARTS_FOLDER = "/herringbone/parts", "input"
 RUN_FOLDER, _CLAIMS = "/herringbone/run", "/herringbone/claims"
 # The FIFO of the private line, named so when the line is in it: a request that came before would be taken for it.
 REQUESTS = f"{RUN_FOLDER}/line"
@@ -57,9 +59,9 @@ mkdir -p input/config input/data code model output/data checkpoints
 cp {JOB_FOLDER}/hyperparameters.json input/config/
 cp {JOB_FOLDER}/$group.inputdataconfig.json input/config/inputdataconfig.json
 sed "s/@HOST@/$host/" {JOB_FOLDER}/$group.resourceconfig.json >input/config/resourceconfig.json
-for archive in {JOB_FOLDER}/channel.*.tar.gz; do
+for archive in {JOB_FOLDER}/channel.*.tar.gz {PARTS}/channel.*.tar.gz; do
     [ -e "$archive" ] || continue
-    name=${{archive#{JOB_FOLDER}/channel.}}
+    name=${{archive##*/channel.}}
     mkdir -p "input/data/${{name%.tar.gz}}"
     tar -xzf "$archive" -C "input/data/${{name%.tar.gz}}"
 done
@@ -286,7 +288,16 @@ def places_of(plan: JobPlan) -> list[tuple[Place, str, bool]]:
     if is_claim(options.output_path):
         results = parse_place("output_path", str(options.output_path)).below(plan.job_name, "hosts", "@HOST@", "ml")
         places += [(results.below(name), f"/opt/ml/{name}", True) for name in ("model", "output")]
+    if has_parts(plan):
+        job = parse_place("output_path", str(options.output_path)).below(plan.job_name)
+        places.append((job.below(PARTS_FOLDER), PARTS, False))
     return places
+
+
+def has_parts(plan: JobPlan) -> bool:
+    """Report whether code and channels of the submitting machine are in the job's results while it runs."""
+    places = (plan.hyperparameters.get(key, "") for key in (Key.SUBMIT_DIRECTORY, Key.CODE_ARCHIVE))
+    return any(place.startswith(f'"{PARTS}/') for place in places)
 
 
 def _claims_of(plan: JobPlan) -> _Claims:

@@ -44,7 +44,7 @@ _IDLE_SECONDS = 300
 # In a namespace with a quota, each container must say what it needs.
 _RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}}
 # Nodes fetch the image, which they have in most cases, and mount the claims.
-_START_SECONDS = 300.0
+START_SECONDS = 300.0
 # A claim that is mounted elsewhere may become free; then the cluster's words about it are an answer.
 _MOUNT_SECONDS = 60.0
 _PAUSE_SECONDS = 0.5
@@ -178,12 +178,13 @@ class Reader:
         api: Api,
         plan: JobPlan,
         *,
+        start_seconds: float = START_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._api, self._plan, self._namespace = api, plan, namespace_of(plan)
         self._names = ObjectNames(plan.job_name)
-        self._clock, self._sleep = clock, sleep
+        self._start_seconds, self._clock, self._sleep = start_seconds, clock, sleep
 
     def run(self, *command: str) -> str:
         """Run a command, and return its output."""
@@ -264,7 +265,7 @@ class Reader:
                 return f"a claim cannot be mounted: {mounts[-1]}"
             if state.why:
                 return state.why
-        return f"not within {_START_SECONDS:.0f} s" if elapsed > _START_SECONDS else ""
+        return f"not within {self._start_seconds:.0f} s" if elapsed > self._start_seconds else ""
 
     def _events(self, kind: str) -> list[dict[str, Any]]:
         path = path_of("Event", self._namespace)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from herringbone.backends.kubernetes.claims import SCHEME, is_claim
+from herringbone.backends.kubernetes.files import check_size
 from herringbone.backends.kubernetes.names import namespace_of, settings_of
 from herringbone.backends.kubernetes.pods import places_of
 from herringbone.backends.review.checks import check_served, unused_of
@@ -116,4 +117,5 @@ def _check_places(plan: JobPlan) -> None:
         elif channel.path is not None and not Path(channel.path).exists():
             raise InputError(f"{name}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}")
     refuse(_NAME, refusals)
+    check_size(plan)
     places_of(plan)
