@@ -6,17 +6,18 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from herringbone.backends.kubernetes.names import ObjectNames
 from herringbone.backends.kubernetes.objects import role
 from tests.kubernetes.cluster import Cluster
 
-ACCOUNT = "herringbone"
+ACCOUNT, NAMESPACE = "herringbone", "--namespace=team-a"
 STEPS = 40
 # Each rank notes every step in a file of its own: attempt, step and time. Weights are saved every second step.
 SCRIPT = f"""
 import json, os, pathlib, re, sys, time
-rank, attempt = os.environ["RANK"], re.search(r"-a(\\d+)", os.environ.get("HERRINGBONE_CONTROL", "-a1")).group(1)
+rank, attempt = os.environ["RANK"], re.search(r"-a(\\d+)[.]", os.environ["HERRINGBONE_CONTROL"]).group(1)
 folder = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
 saved = folder / "weights.json"
 state = json.loads(saved.read_text()) if saved.exists() else {{"step": 0, "weight": 1}}
@@ -63,15 +64,39 @@ def expected_weight() -> int:
     return weight
 
 
-def options(**more: Any) -> dict[str, Any]:
+class Victim(NamedTuple):
+    """A host of a job, and the job's folder of checkpoints in the claim, as this machine sees it."""
+
+    cluster: Cluster
+    job: str
+    host: str
+    folder: Path
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the host's pods, the newest last."""
+        labels = {"dev.herringbone/job": ObjectNames(self.job).label, "dev.herringbone/host": self.host}
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        pods = self.cluster.get("pods", NAMESPACE, f"--selector={selector}")
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        return [pod for pod in self.pods() if pod["status"]["phase"] == "Running"][-1]
+
+    @property
+    def name(self) -> str:
+        return str(self.pod["metadata"]["name"])
+
+    def run(self, command: str) -> None:
+        words = ("exec", self.name, NAMESPACE, "--container=host", "--", "/bin/sh", "-c", command)
+        # Its shell may end with the pod.
+        assert self.cluster.try_kubectl(*words).returncode in (0, 137)
+
+
+def options(name: str = "Digits-1", **more: Any) -> dict[str, Any]:
     """Return the options of a job whose checkpoints are in the claim, and that is retried without a client."""
-    account = {"service_account": ACCOUNT}
-    return {
-        "max_retry_attempts": 3,
-        "checkpoint_s3_uri": "pvc://results/checkpoints/Digits-1",
-        **more,
-        "kubernetes": {**account, **more.get("kubernetes", {})},
-    }
+    account = {"kubernetes": {"service_account": ACCOUNT}, "checkpoint_s3_uri": f"pvc://results/checkpoints/{name}"}
+    return {"max_retry_attempts": 3, **account, **more}
 
 
 def steps_of(folder: Path, rank: int) -> list[tuple[int, int, float]]:
@@ -88,86 +113,74 @@ def check_no_step_doubled(folder: Path, ranks: int = 2) -> None:
         assert attempts == sorted(attempts), (rank, attempts)
 
 
-def pod_of(cluster: Cluster, host: str, namespace: str = "team-a") -> dict[str, Any]:
-    """Return the newest pod of a host that runs."""
-    pods = cluster.get("pods", f"--namespace={namespace}", f"--selector=dev.herringbone/host={host}")
-    running = [pod for pod in pods if pod["status"]["phase"] == "Running"]
-    return max(running, key=lambda pod: pod["metadata"]["creationTimestamp"])
+def kill_rank(victim: Victim) -> None:
+    rank = int(victim.host.removeprefix("algo-")) - 1
+    pid = max(victim.folder.glob(f".pid-{rank}-*"), key=lambda file: file.stat().st_mtime).read_text()
+    victim.run(f"kill -KILL {pid}")
 
 
-def kill_in(cluster: Cluster, host: str, command: str) -> None:
-    name = pod_of(cluster, host)["metadata"]["name"]
-    words = ("exec", name, "--namespace=team-a", "--container=host", "--", "/bin/sh", "-c", command)
-    # Its shell may end with the pod.
-    assert cluster.try_kubectl(*words).returncode in (0, 137)
+def kill_supervisor(victim: Victim) -> None:
+    victim.run("for p in /proc/[0-9]*; do ! grep -q '[b]in/train' $p/cmdline || kill -KILL ${p#/proc/}; done")
 
 
-def kill_rank(cluster: Cluster, host: str, folder: Path) -> None:
-    rank = int(host.removeprefix("algo-")) - 1
-    pid = max(folder.glob(f".pid-{rank}-*"), key=lambda file: file.stat().st_mtime).read_text()
-    kill_in(cluster, host, f"kill -KILL {pid}")
-
-
-def kill_supervisor(cluster: Cluster, host: str, folder: Path) -> None:
-    find = "for p in /proc/[0-9]*; do ! grep -q '[b]in/train' $p/cmdline || kill -KILL ${p#/proc/}; done"
-    kill_in(cluster, host, find)
-
-
-def kill_container(cluster: Cluster, host: str, folder: Path) -> None:
-    pod = pod_of(cluster, host)
+def kill_container(victim: Victim) -> None:
+    pod = victim.pod
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-    cluster.ctr(pod["spec"]["nodeName"], "tasks", "kill", "--signal=SIGKILL", container)
+    victim.cluster.ctr(pod["spec"]["nodeName"], "tasks", "kill", "--signal=SIGKILL", container)
 
 
-def delete_pod(cluster: Cluster, host: str, folder: Path) -> None:
-    name = pod_of(cluster, host)["metadata"]["name"]
-    cluster.kubectl("delete", "pod", name, "--namespace=team-a", "--wait=false")
+def delete_pod(victim: Victim) -> None:
+    victim.cluster.kubectl("delete", "pod", victim.name, NAMESPACE, "--wait=false")
 
 
-def force_delete_pod(cluster: Cluster, host: str, folder: Path) -> None:
-    name = pod_of(cluster, host)["metadata"]["name"]
-    cluster.kubectl("delete", "pod", name, "--namespace=team-a", "--force", "--grace-period=0", "--wait=false")
+def force_delete_pod(victim: Victim) -> None:
+    victim.cluster.kubectl("delete", "pod", victim.name, NAMESPACE, "--force", "--grace-period=0", "--wait=false")
 
 
-def delete_controller(cluster: Cluster, host: str, folder: Path) -> None:
-    selector = "--selector=dev.herringbone/part=controller"
-    cluster.kubectl("delete", "pod", selector, "--namespace=team-a", "--wait=false")
+def delete_controller(victim: Victim) -> None:
+    selector = f"dev.herringbone/part=controller,dev.herringbone/job={ObjectNames(victim.job).label}"
+    victim.cluster.kubectl("delete", "pod", f"--selector={selector}", NAMESPACE, "--wait=false")
 
 
-def evict(cluster: Cluster, host: str, folder: Path) -> None:
-    cluster.kubectl("drain", pod_of(cluster, host)["spec"]["nodeName"], "--delete-emptydir-data", "--timeout=60s")
+def drain(victim: Victim) -> None:
+    node = victim.pod["spec"]["nodeName"]
+    victim.cluster.kubectl("drain", node, "--delete-emptydir-data", "--timeout=90s")
 
 
-def stop_kubelet(cluster: Cluster, host: str, folder: Path) -> None:
-    cluster.halt(f"kubelet-{pod_of(cluster, host)['spec']['nodeName']}")
+def stop_kubelet(victim: Victim) -> None:
+    victim.cluster.halt(f"kubelet-{victim.pod['spec']['nodeName']}")
 
 
-def halt_for(cluster: Cluster, program: str, seconds: float) -> None:
+def stop_server(victim: Victim) -> None:
+    """Kill a host while the API server is away for 30 s."""
+    kill_supervisor(victim)
+    _halt_for(victim.cluster, "apiserver", 30.0)
+
+
+def restart_etcd(victim: Victim) -> None:
+    kill_supervisor(victim)
+    _halt_for(victim.cluster, "etcd", 2.0)
+
+
+def _halt_for(cluster: Cluster, program: str, seconds: float) -> None:
     cluster.halt(program)
     time.sleep(seconds)
     cluster.run(program)
 
 
-def stop_server(cluster: Cluster, host: str, folder: Path) -> None:
-    """Kill a host while the API server is away for 30 s."""
-    kill_supervisor(cluster, host, folder)
-    halt_for(cluster, "apiserver", 30.0)
-
-
-def restart_etcd(cluster: Cluster, host: str, folder: Path) -> None:
-    kill_supervisor(cluster, host, folder)
-    halt_for(cluster, "etcd", 2.0)
-
-
-Death = Callable[[Cluster, str, Path], None]
-DEATHS: dict[str, Death] = {
+Death = Callable[[Victim], None]
+# Those that leave the cluster as it was.
+OF_PODS: dict[str, Death] = {
     "rank": kill_rank,
     "supervisor": kill_supervisor,
     "container": kill_container,
     "pod deleted": delete_pod,
     "pod deleted by force": force_delete_pod,
     "controller pod deleted": delete_controller,
-    "node drained": evict,
+}
+DEATHS: dict[str, Death] = {
+    **OF_PODS,
+    "node drained": drain,
     "API server away for 30 s": stop_server,
     "etcd restarted": restart_etcd,
     "kubelet stopped": stop_kubelet,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from herringbone.backends.kubernetes.states import columns_of
+from herringbone.backends.kubernetes.ledger import Ledger
+from herringbone.backends.kubernetes.states import columns_of, host_states
 from herringbone_contract.failure import Failure
 
 HOSTS = ("algo-1", "algo-2")
@@ -52,7 +53,7 @@ def preparing(host: str, reason: str = "ContainerCreating", message: str = "") -
 
 
 def seen(*pods: dict[str, Any], stopped: bool = False, description: str | None = None) -> dict[str, Any]:
-    return columns_of(pods, HOSTS, stopped=stopped, description=description, now=NOW)
+    return columns_of(host_states(pods, HOSTS, Ledger(), NOW), HOSTS, stopped=stopped, description=description, now=NOW)
 
 
 def last(columns: dict[str, Any]) -> str:

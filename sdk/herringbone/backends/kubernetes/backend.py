@@ -25,7 +25,7 @@ from herringbone.backends.kubernetes.files import job_files
 from herringbone.backends.kubernetes.found import jobs_in
 from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
-from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts
+from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts, of_hosts
 from herringbone.backends.kubernetes.names import (
     Label,
     ObjectNames,
@@ -172,8 +172,7 @@ class KubernetesBackend(OwnHostsBackend):
         columns = look(api, namespace, record, stored, pods)
         record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
         if record.done:
-            if (ledger := parse_ledger(stored)).end is None:
-                self._clean_up(api, namespace, names._replace(attempt=ledger.attempt), pods)
+            self._clean_up(api, namespace, names._replace(attempt=parse_ledger(stored).attempt), pods)
             self._remove_parts(record)
         return record
 
@@ -274,7 +273,7 @@ class KubernetesBackend(OwnHostsBackend):
 
         def pods() -> list[tuple[str, str]]:
             nonlocal num_controllers
-            found = list_pods(api, namespace, names, part=None)
+            found = list_pods(api, namespace, names)
             num_controllers = sum(pod["metadata"]["labels"].get(Label.PART) == PodKind.CONTROLLER for pod in found)
             return log_pods(found, first)
 
@@ -294,7 +293,7 @@ class KubernetesBackend(OwnHostsBackend):
         self._index.update(record.name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
         # Before the pods hear of it: their ends would be a reason for another attempt.
         change(api, namespace, names.job, lambda ledger: msgspec.structs.replace(ledger, stop=grace))
-        for pod in list_pods(api, namespace, names):
+        for pod in of_hosts(list_pods(api, namespace, names)):
             state, attempt = pod_state(pod), int(pod["metadata"]["labels"][Label.ATTEMPT])
             if state.phase == "running":
                 api.run(namespace, state.pod, CONTAINER, stop_command(grace))
@@ -305,7 +304,8 @@ class KubernetesBackend(OwnHostsBackend):
     def _clean_up(self, api: Api, namespace: str, names: ObjectNames, pods: list[dict[str, Any]]) -> None:
         """Delete what nobody needs after a job's end; its pods stay for their logs."""
         with contextlib.suppress(KubernetesError):
-            for state in map(pod_state, pods):
+            labels = names.labels("host")
+            for state in (pod_state(pod) for pod in pods if labels.items() <= pod["metadata"]["labels"].items()):
                 if state.phase != "over":
                     delete(api, "Job", namespace, names.host(state.host))
             for kind in ("Secret", "Service"):

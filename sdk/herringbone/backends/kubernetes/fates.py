@@ -74,7 +74,7 @@ def _words(pod: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -
     return next((f"{reason}: {known[reason]}" for reason in _REASONS if reason in known), "")
 
 
-def fitting_count(states: Sequence[PodState], fewer: Sequence[int]) -> int | None:
-    """Return with how many hosts an attempt can go on for which some find no node; None where it has to wait."""
+def fitting_count(states: Sequence[PodState], num_hosts: int, fewer: Sequence[int]) -> int | None:
+    """Return with how many hosts an attempt can go on of which some find no node; None where it has to wait."""
     placed = sum(state.phase != "waiting" for state in states)
-    return next((count for count in fewer if count <= placed), None)
+    return next((count for count in fewer if count <= placed < num_hosts), None)

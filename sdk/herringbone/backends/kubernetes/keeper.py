@@ -98,7 +98,7 @@ class JobKeeper:
             return True
         self._tell(states, ledger, context.grace, now)
         fewer = [] if stopped or not ledger.failed or now - ledger.since < _WAIT_SECONDS else plan.fewer_hosts
-        if any(state.phase == "waiting" for state in states) and (count := fitting_count(states, fewer)):
+        if count := fitting_count(states, len(hosts), fewer):
             print(f"[{hosts[0]}] {count} of {len(hosts)} hosts find a node: going on with these", flush=True)
             self._save(ledger.next(hosts=count))
         return False

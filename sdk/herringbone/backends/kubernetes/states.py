@@ -146,7 +146,7 @@ def host_states(pods: Sequence[Mapping[str, Any]], hosts: Sequence[str], ledger:
 
 
 def columns_of(
-    pods: Sequence[Mapping[str, Any]],
+    states: Sequence[PodState],
     hosts: Sequence[str],
     *,
     stopped: bool,
@@ -160,7 +160,6 @@ def columns_of(
 
     `description` is the row's, `refusal` is why a host has no pod. `limit` is the option whose limit the pods keep.
     """
-    states = host_states(pods, hosts, ledger, now)
     started = [state.started for state in states if state.started is not None]
     columns: dict[str, Any] = {"started": min(started)} if started and not ledger.failed else {}
     over = [state for state in states if state.phase == "over"]
