@@ -26,6 +26,17 @@ def elect(first, *others, now=0.0):
             first.take(other.name, asks[other.name], other.hear(asks[other.name], now), sent=now, now=now)
 
 
+def test_each_step_of_a_bid_is_told_once():
+    a, b = map(member, ABC[:2])
+    stages = []
+    for _ in range(4):
+        asks = a.asks(1.0)
+        a.take("b", asks["b"], b.hear(asks["b"], 1.0), sent=1.0, now=1.0)
+        stages.append(a.stage)
+    # Asked for a vote, elected, and with its entry on both.
+    assert stages == [(True, False, False), (False, True, False), (False, True, True), (False, True, True)]
+
+
 @pytest.mark.parametrize("count", range(1, 8))
 def test_two_quorums_always_have_a_machine_in_common(count):
     names = [f"m{number}" for number in range(count)]

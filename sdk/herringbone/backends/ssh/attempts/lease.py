@@ -234,6 +234,12 @@ class Member:
         """Report whether a quorum has this holder's entry, so that every later holder will know of it."""
         return is_quorum(self.members, self.has_entry)
 
+    @property
+    def stage(self) -> tuple[bool, bool, bool]:
+        """The steps of this machine's bid that are done: with another one, the next pulse need not be waited for."""
+        may_stand = self._prospects is not None and is_quorum(self.members, self._prospects)
+        return may_stand, self.held_since is not None, self.is_recorded
+
     def is_clear(self, member: str, now: float, margin: float) -> bool:
         """Report whether a machine runs no ranks of an earlier attempt than this holder's, and will start none.
 

@@ -14,6 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from herringbone.backends.ssh.finish.retry import RestartableHosts, merge_checkp
 from herringbone.backends.ssh.keepers.keeper import Keeper, complain
 from herringbone.backends.ssh.keepers.transport import KeeperTransport
 from herringbone.backends.ssh.machines.inventory import Inventory, Machine
+from herringbone.backends.ssh.transport.protocol import in_parallel
 from herringbone.controller.attempt_end import last_columns
 from herringbone.controller.permit import lasting_clock
 from herringbone.controller.retry import Attempt, announced, excluded_machines
@@ -243,18 +245,18 @@ class HolderHosts(RestartableHosts):
         for past in (self.machines, *(attempt.machines for attempt in reversed(self.earlier))):
             shutil.rmtree(folder, ignore_errors=True)
             name = attempt_name(self.job, number)
-            fetched = [self._fetch_past(name, host, machine, folder / host) for host, machine in past.items()]
-            if any(fetched):
+            # At a time: one that is cut off takes a while to be known as such.
+            if any(in_parallel(partial(self._fetch_past, name, past, folder), past)):
                 return merge_checkpoints(folder)
             number -= 1
         return None
 
-    def _fetch_past(self, name: str, host: str, machine: str, target: Path) -> bool:
+    def _fetch_past(self, name: str, machines: Mapping[str, str], folder: Path, host: str) -> bool:
         """Fetch a host's checkpoints of an attempt; return whether there is that attempt's folder."""
         # Below the work folder, whose place its machine knows.
         remote = JobFolder(Path("jobs", name)).host(host) / INSIDE.checkpoints
         try:
-            self._transport.fetch(self.tenure.config.machines[machine], str(remote), target)
+            self._transport.fetch(self.tenure.config.machines[machines[host]], str(remote), folder / host)
         except HostError:
             return False
         return True

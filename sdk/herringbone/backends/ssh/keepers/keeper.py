@@ -50,6 +50,7 @@ from herringbone_contract.files import write_whole
 _MAX_UNPROVEN = 64
 # The job's own end is the controllers' matter; a keeper stays this much longer for machines that have not heard of it.
 _LATER_SECONDS = 600.0
+_PATIENCE_SECONDS = 5.0
 
 
 class Keeper:
@@ -134,10 +135,15 @@ class Keeper:
                 raise HostError(f"{self.config.machine} no longer decides about {self.config.job}")
             yield self._member
 
+    @property
+    def _patience(self) -> float:
+        """How long a connection lasts to a machine of which nothing is heard: two looks at one end within a lease."""
+        return min(self.config.seconds / 2, _PATIENCE_SECONDS)
+
     def open(self, machine: str, hello: Message) -> Sealed:
         """Open a connection to a machine's keeper. Raises `HostError`."""
         address, port = self.config.addresses[machine]
-        key, patience = self.config.key.encode(), self.config.seconds / 2
+        key, patience = self.config.key.encode(), self._patience
         try:
             sealed = connect((address, port), key, me=self.config.machine, peer=machine, patience=patience)
             sealed.send_message(hello)
@@ -231,7 +237,10 @@ class Keeper:
                 sealed.send_message(msgspec.to_builtins(ask))
                 answer = msgspec.convert(sealed.receive_message(), Answer)
                 with self._lock:
+                    stage = self._member.stage
                     self._member.take(name, ask, answer, sent=sent, now=lasting_clock())
+                    if self._member.stage != stage:
+                        self.wake()
                 self._gone.pop(name, None)
             except (*LOST, HostError) as error:
                 if sealed is not None:
@@ -266,7 +275,7 @@ class Keeper:
         sealed: Sealed | None = None
         # Whatever a peer sends ends its own connection alone.
         try:
-            key, patience = self.config.key.encode(), self.config.seconds / 2
+            key, patience = self.config.key.encode(), self._patience
             peer, sealed = accept(connection, key, me=self.config.machine, patience=patience)
             self._unproven.pop(connection, None)
             hello = sealed.receive_message()
