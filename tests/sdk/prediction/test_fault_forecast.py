@@ -115,6 +115,11 @@ def test_costs_of_a_measured_script(make):
         make(prediction=predicted(replicate=16)), FaultWords(mtbf=DAY, save=9.0), 5.0
     ).ways
     assert (waits.load, background.load, background.blocked) == (9.0, 9.0, 0.1)
+    # A save takes at least as long as it stops training.
+    assert (
+        costs_of(make(prediction=predicted(replicate=16)), FaultWords(mtbf=DAY, blocked=3.0), 5.0).ways[0][0].save
+        == 3.0
+    )
     # All hosts write a part.
     assert costs_of(make(prediction=predicted(shard=16)), FaultWords(mtbf=DAY), 5.0).ways[0][0].save == 8.0
 
