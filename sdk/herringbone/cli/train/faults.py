@@ -14,13 +14,6 @@ if TYPE_CHECKING:
 _MOST_HEARTBEAT = 86400.0
 
 
-def read_faults(text: str) -> FaultWords:
-    """Return what `--faults` says. Raises `OptionError` for a text that says nothing."""
-    from herringbone.prediction.faults.options import parse_faults
-
-    return parse_faults(text)
-
-
 def forecast_of(plan: JobPlan, words: FaultWords) -> FaultForecast:
     """Return what faults cost the job of a plan. Raises `OptionError` for a cost that is not known."""
     # Imported here: most plans have no forecast.

@@ -9,7 +9,7 @@ import click
 
 from herringbone.cli.commands import JobCommand, json_option
 from herringbone.cli.common import nothing_started
-from herringbone.cli.train.faults import forecast_of, read_faults, show_faults
+from herringbone.cli.train.faults import forecast_of, show_faults
 from herringbone.cli.train.measure import measure_flags, read_measures, show_prediction
 from herringbone.cli.train.request import EPILOG, JobFlags, job_flags, read_request
 from herringbone_contract.errors import UnsupportedError
@@ -39,8 +39,12 @@ def command(
     measuring: dict[str, Any],
     **flags: Any,
 ) -> int:
-    # Before the script is measured.
-    words = None if faults is None else read_faults(faults)
+    words = None
+    if faults is not None:
+        # Imported here, for few plans; and read before the script is measured.
+        from herringbone.prediction.faults.options import parse_faults
+
+        words = parse_faults(faults)
     measures = read_measures(measuring)
     request = JobFlags(script_arguments=script_arguments, measures=measures.base is not None, **flags)
     estimator, inputs = read_request(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -15,16 +14,11 @@ _PART = re.compile(rf"({_AMOUNT.pattern})(ms|s|m|h|d)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class _Bounds(NamedTuple):
-    least: float
-    most: float
-
-
 _YEAR = 366 * 86400.0
-_ANY, _SOME = _Bounds(0.0, _YEAR), _Bounds(1e-3, _YEAR)
+_ANY, _SOME = (0.0, _YEAR), (1e-3, _YEAR)
 _TIMES = {
     # Less than a fault a second, and more than one in a thousand years: the rest is a slip of the keyboard.
-    "mtbf": _Bounds(1.0, 1000 * _YEAR),
+    "mtbf": (1.0, 1000 * _YEAR),
     "step": _SOME,
     "save": _SOME,
     "blocked": _ANY,
@@ -97,15 +91,14 @@ def parse_faults(text: str) -> FaultWords:
     )
 
 
-def _seconds(name: str, text: str, bounds: _Bounds) -> float:
+def _seconds(name: str, text: str, bounds: tuple[float, float]) -> float:
     """Return the seconds of a time such as 90s, 350ms or 1h30m, with decimals in any part."""
     if not re.fullmatch(f"(?:{_PART.pattern})+", text):
         hint = f"{text} of which unit? " if _AMOUNT.fullmatch(text) else ""
         also = " or a number of steps" if name == "every" else ""
         raise OptionError(f"--faults: {name}={text}: {hint}write a time as 350ms, 20s, 10m, 12h or 30d{also}")
     seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _PART.findall(text))
-    if not bounds.least <= seconds <= bounds.most:
-        raise OptionError(
-            f"--faults: {name}={text}: give {bounds.least:g} s to {bounds.most / 86400:g} d; this is {seconds:g} s"
-        )
+    least, most = bounds
+    if not least <= seconds <= most:
+        raise OptionError(f"--faults: {name}={text}: give {least:g} s to {most / 86400:g} d; this is {seconds:g} s")
     return seconds

@@ -10,7 +10,7 @@ from herringbone.prediction.faults.model import Tier, useful_part
 
 # A sum of more costs is as good as normally distributed.
 _MOST_DRAWN = 200
-_JOBS, _TAIL, _NORMAL_BOUND = 2000, 0.025, 1.959964
+_JOBS, _TAIL, _NORMAL_BOUND = 1000, 0.025, 1.959964
 _MOST_COUNTED = 1e3
 
 
