@@ -17,7 +17,7 @@ STEPS = 40
 # Each rank notes every step in a file of its own: attempt, step and time. Weights are saved every second step.
 SCRIPT = f"""
 import json, os, pathlib, re, sys, time
-rank, attempt = os.environ["RANK"], re.search(r"-a(\\d+)[.]", os.environ["HERRINGBONE_CONTROL"]).group(1)
+rank, attempt = os.environ["RANK"], re.search(r"-a(\\d+)[.]", pathlib.Path("/etc/hosts").read_text()).group(1)
 folder = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
 saved = folder / "weights.json"
 state = json.loads(saved.read_text()) if saved.exists() else {{"step": 0, "weight": 1}}

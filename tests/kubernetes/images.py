@@ -25,6 +25,8 @@ _BUSYBOX = Path("/bin/busybox")
 _IMPORTS = """
 import sys
 import herringbone.backends.kubernetes.keeper, kubernetes.client, kubernetes.config, kubernetes.stream
+# The client loads each of its parts when it is used.
+kubernetes.client.CoreV1Api(kubernetes.client.ApiClient())
 skip = {"herringbone_contract", "msgspec", "kubernetes_validate", "_distutils_hack"}
 for name, module in list(sys.modules.items()):
     for file in {getattr(module, "__file__", None), getattr(module, "__cached__", None)} - {None}:

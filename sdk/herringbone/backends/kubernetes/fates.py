@@ -55,7 +55,7 @@ def is_over(states: Sequence[PodState], num_hosts: int, *, stopped: bool, silenc
     unseen = [state for state in over if not state.is_seen]
     if stopped or not unseen:
         return True
-    if len(unseen) == num_hosts and any(state.pod for state in unseen):
+    if len(unseen) == num_hosts and all(state.pod for state in unseen):
         return False
     return now - max(state.ended for state in over) >= silence
 

@@ -44,7 +44,8 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("", "configmaps, secrets, services", "get, list, create, update, patch, delete"),
     ("", "pods", "get, list, watch, delete"),
     ("", "pods/log", "get"),
-    ("", "pods/exec, pods/portforward", "create"),
+    # A websocket begins with a GET.
+    ("", "pods/exec, pods/portforward", "get, create"),
     ("", "events", "list"),
     ("batch", "jobs", "get, list, watch, create, delete"),
 )
