@@ -60,10 +60,24 @@ def test_a_plan_with_every_served_option_passes(tmp_path):
             OptionError,
             "output_path: out: a pod's files are gone with it, so give a folder of a",
         ),
-        ({"output_path": "s3://b/out"}, OptionError, "output_path: s3://b/out"),
         ({"output_path": "pvc://results/../x"}, OptionError, "is no folder of a claim"),
-        ({"checkpoint_s3_uri": "s3://b/c"}, UnsupportedError, "checkpoint_s3_uri: s3://b/c is no folder of a claim"),
-        ({"inputs": "s3://b/c"}, UnsupportedError, "channel 'training': s3://b/c is no folder of a claim"),
+        ({"output_path": "s3://"}, InputError, "output_path: s3:// names no bucket"),
+        ({"checkpoint_s3_uri": "s3://b"}, UnsupportedError, "checkpoint_s3_uri: s3://b is a whole bucket"),
+        (
+            {"checkpoint_s3_uri": "here"},
+            UnsupportedError,
+            "checkpoint_s3_uri: .*here is neither pvc://CLAIM/FOLDER",
+        ),
+        (
+            {"code_location": "s3://b/code"},
+            UnsupportedError,
+            "code_location: pods get the code from a Secret or a",
+        ),
+        (
+            {"output_path": "s3://b/o", "sagemaker_session": object()},
+            UnsupportedError,
+            "sagemaker_session: pods find their credentials for S3 by themselves",
+        ),
         ({"inputs": "gone"}, InputError, "channel 'training': .*gone: no such file or folder"),
         ({"max_retry_attempts": 1}, UnsupportedError, "max_retry_attempts: only a pod with a token can start another"),
         ({"log_policies": {"a": "restart"}}, UnsupportedError, "log_policies: controls how a job restarts, and this"),
@@ -80,7 +94,11 @@ def test_a_plan_with_every_served_option_passes(tmp_path):
         ({"enable_network_isolation": True}, UnsupportedError, "enable_network_isolation: pods of a cluster share"),
         ({"kubernetes": {"local_queue": "a"}}, OptionError, "local_queue: Kueue admits the Jobs of 2 hosts one by one"),
         ({"output_kms_key": "k"}, UnsupportedError, "output_kms_key: the model is not encrypted"),
-        ({"input_mode": "Pipe", "inputs": "data"}, UnsupportedError, "Pipe mode and ShardedByS3Key are not in this"),
+        (
+            {"input_mode": "Pipe", "inputs": "data"},
+            UnsupportedError,
+            "Pipe mode, AugmentedManifestFile and",
+        ),
     ],
 )
 def test_what_would_be_ignored_is_refused_by_name(tmp_path, options, error, message):
@@ -120,6 +138,37 @@ def test_what_no_secret_holds_goes_to_the_claim_and_the_plan_says_so(tmp_path):
     assert where == '"/herringbone/parts/sourcedir.tar.gz"'
     mount = {"mountPath": "/herringbone/parts", "name": "claim-0", "readOnly": True, "subPath": "jobs/digits/input"}
     assert mount in pod_spec(stored, stored.hosts[0], context_of(stored))["containers"][0]["volumeMounts"]
+
+
+def test_code_that_no_secret_holds_needs_a_claim_or_a_place_in_s3(tmp_path):
+    Path("data", "large.bin").write_bytes(os.urandom(1 << 20))
+    plan = kubernetes_plan(tmp_path, inputs={"train": "data"}, output_path="s3://mine/jobs")
+    with (
+        pytest.raises(InputError, match=r"a Secret holds .*: give an output_path in a claim .* or put them into S3"),
+        job_files(plan, b"key", exclude=tmp_path / "home"),
+    ):
+        raise AssertionError
+
+
+def test_what_s3_has_in_a_job_is_in_the_secret_without_credentials(tmp_path):
+    channels = {"train": "s3://mine/data/", "here": "data", "claim": "pvc://data/x"}
+    plan = kubernetes_plan(
+        tmp_path,
+        inputs=channels,
+        output_path="s3://mine/jobs",
+        checkpoint_s3_uri="s3://mine/c",
+        source_dir="s3://mine/c.tar.gz",
+    )
+    review.check(plan, exclude=tmp_path / "home")
+    with job_files(plan, b"key", exclude=tmp_path / "home") as (stored, secret, _):
+        order = json.loads(secret["g0.s3.json"])
+    assert order.pop("channels") == [{"name": "train", "input": {"s3_data": "s3://mine/data/"}}]
+    assert order == {"job": "digits", "checkpoints": "s3://mine/c", "output": "s3://mine/jobs", "several": True}
+    assert "sourcedir.tar.gz" not in secret
+    assert json.loads(secret["hyperparameters.json"])["sagemaker_submit_directory"] == '"s3://mine/c.tar.gz"'
+    mounts = pod_spec(stored, stored.hosts[0], context_of(stored))["containers"][0]["volumeMounts"]
+    claims = [mount["mountPath"] for mount in mounts if mount["name"].startswith("claim")]
+    assert claims == ["/opt/ml/input/data/claim"]
 
 
 def test_data_that_is_too_large_for_the_api_server_is_refused(tmp_path, monkeypatch):

@@ -195,10 +195,10 @@ def main(read: int = 0, write: int = 1) -> None:
     answer: dict[str, str] = {}
     try:
         if sync is not None:
-            _try_often(lambda: sync.step(over=True))
+            try_often(lambda: sync.step(over=True))
         if last is not None and order.output is not None:
             results, output = Path(json.loads(last)["results"]), order.output
-            _try_often(lambda: send_results(results, output, order.job, buckets))
+            try_often(lambda: send_results(results, output, order.job, buckets))
     except (HerringboneError, OSError) as error:
         answer = {"failed": printable(str(error))}
         print(answer["failed"], file=sys.stderr)
@@ -208,7 +208,8 @@ def main(read: int = 0, write: int = 1) -> None:
         return
 
 
-def _try_often(call: Callable[[], object]) -> None:
+def try_often(call: Callable[[], object]) -> None:
+    """Call again after errors of the service, some times."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             call()

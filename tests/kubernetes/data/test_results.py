@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from herringbone.backends.kubernetes.packing import fetch_part, model_column, repack_results
-from herringbone.backends.kubernetes.results import ClaimResults
+from herringbone.backends.kubernetes.results import ClaimResults, RunningLogs
 from herringbone.records.home import JobFolder
 from herringbone.records.index import JobRecord
 from herringbone_contract.errors import InputError
@@ -40,7 +40,7 @@ def api(claim, tmp_path) -> LocalApi:
 
 
 def results_of(api, folder: Path, running=(), **options) -> ClaimResults:
-    return ClaimResults(api, kubernetes_plan(folder, **options), "team-a", lambda: dict(running))
+    return ClaimResults(api, kubernetes_plan(folder, **options), RunningLogs(api, "team-a", lambda: dict(running)))
 
 
 def record_of(folder: Path, status: str = "Completed", model: str | None = "pvc://x", **options) -> JobRecord:

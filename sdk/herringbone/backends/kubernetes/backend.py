@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from herringbone.aws.location import is_s3
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
@@ -40,7 +41,7 @@ from herringbone.backends.kubernetes.packing import fetch_part, model_column, re
 from herringbone.backends.kubernetes.parts import remove_parts, send_parts
 from herringbone.backends.kubernetes.pods import CONTAINER, PARTS_FOLDER, PodContext, has_parts
 from herringbone.backends.kubernetes.reader import Reader
-from herringbone.backends.kubernetes.results import ClaimResults
+from herringbone.backends.kubernetes.results import ClaimResults, Results, RunningLogs
 from herringbone.backends.kubernetes.states import PodState, host_states, pod_state
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.own_hosts import OwnHostsBackend
@@ -237,14 +238,20 @@ class KubernetesBackend(OwnHostsBackend):
         record = self.describe(name)
         return fetch_part(self._results(record), record, self._home.job(name), part, into)
 
-    def _results(self, record: JobRecord) -> ClaimResults:
+    def _results(self, record: JobRecord) -> Results:
         api, namespace, _ = self._place(record)
 
         def running() -> dict[str, str]:
             pods = self._hosts_pods(record).items()
             return {host: pod.pod for host, pod in pods if pod is not None and pod.phase == "running"}
 
-        return ClaimResults(api, parse_plan(record.plan_dict), namespace, running)
+        plan, logs = parse_plan(record.plan_dict), RunningLogs(api, namespace, running)
+        if not is_s3(plan.options.output_path):
+            return ClaimResults(api, plan, logs)
+        # Imported here: only such jobs need boto.
+        from herringbone.backends.kubernetes.s3_results import S3Results
+
+        return S3Results(plan, logs)
 
     def _context(self, plan: JobPlan) -> PodContext:
         return PodContext(

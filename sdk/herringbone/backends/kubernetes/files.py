@@ -12,12 +12,16 @@ from typing import IO, NamedTuple
 
 import msgspec
 
+from herringbone.aws.location import is_s3
+from herringbone.backends.kubernetes.claims import is_claim
 from herringbone.backends.kubernetes.objects import CODE, MAX_SECRET_BYTES, PRIVATE
+from herringbone.backends.kubernetes.pod_s3 import S3Order
 from herringbone.backends.kubernetes.pods import JOB_FOLDER, PARTS, group_number
 from herringbone.code.archive import pack_code
 from herringbone.code.reproducible import write_tar, zipped
-from herringbone.plan.host_tree import channel_configs, resource_config_of
+from herringbone.plan.host_tree import channel_configs, channels_of, resource_config_of
 from herringbone.plan.plan import HostPlan, JobPlan
+from herringbone.plan.s3 import written
 from herringbone.system.sizes import shown_bytes
 from herringbone_contract.errors import InputError
 from herringbone_contract.hyperparameters import with_code_at
@@ -48,21 +52,32 @@ def job_files(plan: JobPlan, key: bytes, *, exclude: Path) -> Iterator[JobFiles]
     `key` is the attempt's secret, by which hosts recognize each other; `exclude` is the folder of jobs, which is no
     code. Raises `InputError` for more than is sent from here.
     """
+    assert plan.source is not None
     check_size(plan)
     private = {"environment": plan.environment, "key": key.hex()}
     files = {PRIVATE: json.dumps(private).encode() + b"\n", **resource_files(plan)}
     for host in first_hosts(plan):
-        files[f"{group_number(plan, host.group)}.inputdataconfig.json"] = _json(channel_configs(plan, host))
+        group = group_number(plan, host.group)
+        files[f"{group}.inputdataconfig.json"] = _json(channel_configs(plan, host))
+        if (order := s3_order(plan, host)) is not None:
+            files[f"{group}.s3.json"] = msgspec.json.encode(order)
     with tempfile.TemporaryDirectory(prefix="herringbone-") as folder:
-        parts = {CODE: _code(plan, Path(folder), exclude)}
+        parts = {} if plan.source.remote else {CODE: _code(plan, Path(folder), exclude)}
         for channel in plan.channels:
             if channel.path is not None:
                 name = f"channel.{channel.name}.tar.gz"
                 parts[name] = _packed(Path(channel.path), Path(folder, name))
         files["hyperparameters.json"] = _json(with_code_in(plan, JOB_FOLDER).hyperparameters)
-        if sum(map(len, files.values())) + sum(path.stat().st_size for path in parts.values()) <= MAX_SECRET_BYTES:
+        size = sum(map(len, files.values())) + sum(path.stat().st_size for path in parts.values())
+        if size <= MAX_SECRET_BYTES:
             files |= {name: path.read_bytes() for name, path in parts.items()}
             parts = {}
+        elif not is_claim(plan.options.output_path):
+            raise InputError(
+                f"code and channels of this machine have {shown_bytes(size)} packed, and a Secret holds "
+                f"{shown_bytes(MAX_SECRET_BYTES)}: give an output_path in a claim (pvc://CLAIM/FOLDER), through which "
+                "more travels, or put them into S3 (source_dir='s3://BUCKET/sourcedir.tar.gz')"
+            )
         else:
             plan = with_code_in(plan, PARTS)
             files["hyperparameters.json"] = _json(plan.hyperparameters)
@@ -101,8 +116,25 @@ def first_hosts(plan: JobPlan) -> Iterable[HostPlan]:
     return {host.group: host for host in reversed(plan.hosts)}.values()
 
 
+def s3_order(plan: JobPlan, host: HostPlan) -> S3Order | None:
+    """Return what S3 has in a job for the hosts of a group; None for nothing."""
+    channels = tuple(each for each in channels_of(plan, host) if each.path is None and is_s3(each.input.s3_data))
+    addresses = written(plan)
+    if not channels and not addresses:
+        return None
+    return S3Order(
+        job=plan.job_name,
+        channels=channels,
+        checkpoints=addresses.get("checkpoint_s3_uri"),
+        output=addresses.get("output_path"),
+        several=len(plan.hosts) > 1,
+    )
+
+
 def with_code_in(plan: JobPlan, folder: str) -> JobPlan:
-    """Return the plan whose hosts find the code in a folder of their pods."""
+    """Return the plan whose hosts find the code in a folder of their pods; code in S3 stays there."""
+    if plan.source is not None and plan.source.remote:
+        return plan
     hyperparameters = with_code_at(dict(plan.hyperparameters), f"{folder}/{CODE}")
     return msgspec.structs.replace(plan, hyperparameters=hyperparameters)
 

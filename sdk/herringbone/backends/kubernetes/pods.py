@@ -37,12 +37,14 @@ LOGS = "output/log"
 # The message of a container that ended well, and whose script has saved a model.
 HAS_MODEL = "model"
 _LAST_SECONDS = 5
+_TELL = "head -c 4000 /opt/ml/output/failure.json >/dev/termination-log"
 # The kubelet would make folders of claims as root, for root alone; a container that makes them first takes a second.
 # $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
 # pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
 # for writing, so it never ends: the kubelet is the lifeline of a pod. `out` has the supervisor's output, which images
 # of older releases cannot number. The supervisor's failure is the container's message, which its status keeps. A
-# process that a script has left may keep `out` open, so its end is awaited for some seconds only.
+# process that a script has left may keep `out` open, so its end is awaited for some seconds only. Where
+# S3 has a part in the job, `keeper` sends the results once `ended` exists.
 _PROGRAM = f"""\
 umask 077
 limit=$1 group=$2 host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
@@ -65,6 +67,12 @@ for archive in {JOB_FOLDER}/channel.*.tar.gz {PARTS}/channel.*.tar.gz; do
     mkdir -p "input/data/${{name%.tar.gz}}"
     tar -xzf "$archive" -C "input/data/${{name%.tar.gz}}"
 done
+s3={JOB_FOLDER}/$group.s3.json
+if [ -e $s3 ]; then
+    python3 -m herringbone.backends.kubernetes.pod_s3 fetch $s3 "$host" || {{ {_TELL}; exit 1; }}
+    python3 -m herringbone.backends.kubernetes.pod_s3 keep $s3 "$host" &
+    keeper=$!
+fi
 mkfifo {RUN_FOLDER}/private {RUN_FOLDER}/out
 (python3 -m herringbone_entry.numbered "{LOGS}/$HERRINGBONE_POD.log" <{RUN_FOLDER}/out || exec cat <{RUN_FOLDER}/out) &
 output=$!
@@ -82,7 +90,11 @@ while kill -0 $supervisor 2>/dev/null; do code=0; wait $supervisor || code=$?; d
 [ ! -e {RUN_FOLDER}/over ] || code={TIME_IS_OVER}
 (sleep {_LAST_SECONDS} && kill -KILL $output) &
 wait $output || :
-if [ -e /opt/ml/output/failure.json ]; then head -c 4000 /opt/ml/output/failure.json >/dev/termination-log
+if [ -e $s3 ]; then
+    touch {RUN_FOLDER}/ended
+    wait $keeper || [ $code != 0 ] || code=1
+fi
+if [ -e /opt/ml/output/failure.json ]; then {_TELL}
 elif [ -n "$(ls -A /opt/ml/model)" ]; then printf {HAS_MODEL} >/dev/termination-log; fi
 exit $code
 """

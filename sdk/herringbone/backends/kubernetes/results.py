@@ -65,19 +65,25 @@ class Results(Protocol):
         """See `KeptLogs`."""
 
 
-class ClaimResults:
-    """The results in claims. `running` returns the pods that run by now, by host: a reader asks them first."""
+class RunningLogs:
+    """The copies of logs as the pods that run see them; `running` returns those pods, by host."""
 
-    def __init__(
-        self,
-        api: Api,
-        plan: JobPlan,
-        namespace: str,
-        running: Callable[[], Mapping[str, str]],
-        progress: Progress | None = None,
-    ) -> None:
-        self._api, self._plan, self._namespace, self._running = api, plan, namespace, running
-        self._reader = Reader(api, plan)
+    def __init__(self, api: Api, namespace: str, running: Callable[[], Mapping[str, str]]) -> None:
+        self._api, self._namespace, self._running = api, namespace, running
+
+    def lines(self, pod: str, host: str, first: int) -> Iterator[bytes] | None:
+        """Return the lines of a copy from number `first` on; None where no pod of the host runs."""
+        if (running := self._running().get(host)) is None:
+            return None
+        words = ["/bin/sh", "-c", _TAIL, str(first), f"{DEFAULT_BASE}/{LOGS}/{pod}.log"]
+        return _lines(Output(self._api.stream((self._namespace, running, CONTAINER), words, seconds=SILENCE_SECONDS)))
+
+
+class ClaimResults:
+    """The results in claims; a host that runs is asked for its logs itself."""
+
+    def __init__(self, api: Api, plan: JobPlan, running: RunningLogs, progress: Progress | None = None) -> None:
+        self._running, self._reader = running, Reader(api, plan)
         self._progress = progress or Progress()
         self._hosts = [host.name for host in plan.hosts]
 
@@ -100,17 +106,10 @@ class ClaimResults:
         return [(log.stem, host) for host, log in logs if host in self._hosts and _POD.fullmatch(log.stem)]
 
     def lines(self, pod: str, host: str, first: int) -> Iterator[bytes]:
-        log, running = f"{LOGS}/{pod}.log", self._running().get(host)
-        if running is not None:
-            words = ["/bin/sh", "-c", _TAIL, str(first), f"{DEFAULT_BASE}/{log}"]
-            output = Output(self._api.stream((self._namespace, running, CONTAINER), words, seconds=SILENCE_SECONDS))
-        else:
-            output = self._reader.output("/bin/sh", "-c", _TAIL, str(first), f"{RESULTS}/hosts/{host}/ml/{log}")
-        rest = b""
-        with closing(output):
-            while chunk := output.read(_CHUNK_BYTES):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from lines
+        if (lines := self._running.lines(pod, host, first)) is None:
+            path = f"{RESULTS}/hosts/{host}/ml/{LOGS}/{pod}.log"
+            lines = _lines(self._reader.output("/bin/sh", "-c", _TAIL, str(first), path))
+        yield from lines
 
     def _unpack(self, folder: str, into: Path, shown: str, root: str, say: Say) -> None:
         """Bring a folder of the reader pod into `into`; the script knows it as `root`."""
@@ -125,6 +124,15 @@ class ClaimResults:
         ):
             unpack(cast("IO[bytes]", _Counted(output, count)), into, shown=shown, root=root, refused=refused)
             output.check(0, _CHANGED)
+
+
+def _lines(output: Output) -> Iterator[bytes]:
+    """Yield whole lines, without their ends: what has none may be still being written."""
+    rest = b""
+    with closing(output):
+        while chunk := output.read(_CHUNK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from lines
 
 
 class _Counted:

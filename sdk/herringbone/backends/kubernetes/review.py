@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from herringbone.aws.location import is_s3
 from herringbone.backends.kubernetes.claims import SCHEME, is_claim
 from herringbone.backends.kubernetes.files import check_size
 from herringbone.backends.kubernetes.names import namespace_of, settings_of
@@ -13,8 +14,10 @@ from herringbone.backends.kubernetes.pods import places_of
 from herringbone.backends.review.checks import check_served, unused_of
 from herringbone.backends.review.settings import check_ranks, refuse_of_image
 from herringbone.code.files import check_source
-from herringbone.plan.channels import is_piped
+from herringbone.plan.channels import is_augmented, is_piped
 from herringbone.plan.plan import JobPlan, refuse
+from herringbone.plan.s3 import uses_s3, written
+from herringbone.s3.names import split
 from herringbone.system.near import alternatives
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
@@ -31,6 +34,7 @@ _REFUSED = {
     "container_entry_point": "pods run a script; give entry_point",
     "container_arguments": "pods run a script; give hyperparameters",
     **dict.fromkeys(("tensorboard_output_config", "model_uri"), _NOT_YET),
+    "code_location": "pods get the code from a Secret or a claim; for code in S3 give source_dir='s3://...'",
 }
 _NO_ACCOUNT = (
     "only a pod with a token can start another attempt; give kubernetes={'service_account': NAME}, with the Role of "
@@ -47,8 +51,6 @@ def check(plan: JobPlan, *, exclude: Path) -> None:
     namespace_of(plan)
     if plan.source is None:
         raise UnsupportedError(f"image_uri: {_NAME} runs a script, not an image's own program: give entry_point")
-    if plan.source.remote:
-        raise UnsupportedError(f"source_dir: {plan.source.archive}: code in S3 is {_NOT_YET}")
     _check_image(plan)
     refuse_of_image(_NAME, plan)
     check_ranks(plan, plan.options.gpus or 0)
@@ -96,26 +98,40 @@ def _check_retries(plan: JobPlan) -> None:
     refuse(_NAME, refusals)
 
 
+def _is_place(address: str | None) -> bool:
+    return is_claim(address) or is_s3(address)
+
+
 def _check_places(plan: JobPlan) -> None:
     """Check where data comes from, and where results go."""
-    options, refusals = plan.options, {}
-    if not is_claim(options.output_path):
+    options, refusals = plan.options, dict[str, str]()
+    if not _is_place(options.output_path):
         raise OptionError(
             f"output_path: {options.output_path or 'missing'}: a pod's files are gone with it, so give a folder of a "
-            f"claim that all pods can mount: {SCHEME}CLAIM/FOLDER"
+            f"claim that all pods can mount, {SCHEME}CLAIM/FOLDER, or s3://BUCKET/PREFIX"
         )
-    if options.checkpoint_s3_uri is not None and not is_claim(options.checkpoint_s3_uri):
-        refusals["checkpoint_s3_uri"] = f"{options.checkpoint_s3_uri} is no folder of a claim: {SCHEME}CLAIM/FOLDER"
+    if options.checkpoint_s3_uri is not None and not _is_place(options.checkpoint_s3_uri):
+        refusals["checkpoint_s3_uri"] = f"{options.checkpoint_s3_uri} is neither {SCHEME}CLAIM/FOLDER nor in S3"
+    for name, address in written(plan).items():
+        if not split(address, name).key and name == "checkpoint_s3_uri":
+            refusals[name] = f"{address} is a whole bucket, all of which would be fetched; add a prefix"
+    if uses_s3(plan) and options.sagemaker_session is not None:
+        refusals["sagemaker_session"] = (
+            "pods find their credentials for S3 by themselves: in the job's environment, or by the service account's "
+            "web identity; leave it out"
+        )
     if len(plan.hosts) > 1 and plan.hyperparameters.get("model_dir") == json.dumps(SHARED_MODEL_DIR):
         refusals["model_dir"] = f"pods share no folder {SHARED_MODEL_DIR}; give model_dir='/opt/ml/model'"
     for channel in plan.channels:
         name = f"channel {channel.name!r}"
-        if is_piped(channel, plan) or channel.sharded:
-            refusals[name] = f"Pipe mode and ShardedByS3Key are {_NOT_YET}"
-        elif channel.path is None and not is_claim(channel.input.s3_data):
-            refusals[name] = f"{channel.input.s3_data} is no folder of a claim: {SCHEME}CLAIM/FOLDER"
+        if is_piped(channel, plan) or channel.sharded or is_augmented(channel):
+            refusals[name] = f"Pipe mode, AugmentedManifestFile and ShardedByS3Key are {_NOT_YET}"
+        elif channel.path is None and not _is_place(channel.input.s3_data):
+            refusals[name] = f"{channel.input.s3_data} is neither {SCHEME}CLAIM/FOLDER nor in S3"
         elif channel.path is not None and not Path(channel.path).exists():
             raise InputError(f"{name}: {channel.path}: no such file or folder{alternatives(Path(channel.path))}")
+        elif is_s3(channel.input.s3_data):
+            split(channel.input.s3_data, name)
     refuse(_NAME, refusals)
     check_size(plan)
     places_of(plan)
