@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from herringbone import Estimator, TrainingJob
+from herringbone.backends.kubernetes.objects import role
+from herringbone.show.manifests import as_yaml
 from tests.kubernetes.cluster import Cluster, missing
 from tests.kubernetes.images import SMALL
+from tests.kubernetes.node_files import kubeconfig
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +52,38 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture
+def account(cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubeconfig of a service account that has our Role in the namespace, and nothing else."""
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "herringbone", "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "herringbone"},
+        "subjects": [{"kind": "ServiceAccount", "name": "herringbone", "namespace": namespace}],
+    }
+    user = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "herringbone", "namespace": namespace},
+    }
+    cluster.kubectl("apply", "--filename=-", stdin=as_yaml([user, role(namespace), binding]))
+    # The controller manager makes the token.
+    tokens: list[str] = []
+
+    def found() -> bool:
+        for secret in cluster.get("secrets", f"--namespace={namespace}"):
+            names = secret["metadata"].get("annotations", {})
+            if names.get("kubernetes.io/service-account.name") == "herringbone" and "token" in secret.get("data", {}):
+                tokens.append(base64.b64decode(secret["data"]["token"]).decode())
+        return bool(tokens)
+
+    cluster.wait(found, "the account has a token")
+    path = tmp_path_factory.mktemp("account") / "config.json"
+    path.write_text(kubeconfig(cluster.server, cluster.folder, tokens[0], namespace))
+    return path
+
+
+@pytest.fixture
 def results(cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of the claim `results`, which the pods of both nodes can write to."""
     folder = tmp_path_factory.mktemp("results")
@@ -60,10 +96,10 @@ def results(cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def submit(cluster: Cluster, results: Path, tmp_path: Path, monkeypatch) -> Callable[..., TrainingJob]:
-    """Submits a script, given as text, on two pods, and returns without waiting."""
+def submit(account: Path, results: Path, tmp_path: Path, monkeypatch) -> Callable[..., TrainingJob]:
+    """Submits a script, given as text, on two pods as somebody with our Role alone, and returns without waiting."""
     assert results.exists()
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(account))
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HERRINGBONE_STOP_GRACE", "5")
     monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "1")

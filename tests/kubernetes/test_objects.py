@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 
 from herringbone.backends.kubernetes.api import Cluster as Api
 from herringbone.backends.kubernetes.api import path_of
-from herringbone.backends.kubernetes.objects import attempt_objects, job_objects, role
+from herringbone.backends.kubernetes.objects import attempt_objects, job_objects, permissions, role
 from herringbone.plan.plan import JobPlan
 from herringbone.show.manifests import as_yaml
 from herringbone_contract.errors import KubernetesError
@@ -127,6 +128,20 @@ def test_the_published_schemas_admit_the_objects(tmp_path, release):
     plan = everything(tmp_path)
     for each in [*job_objects(plan, context_of(plan)), role("team-a")]:
         kubernetes_validate.validate(each, release, strict=True)
+
+
+def test_the_page_has_the_role():
+    """A row of the table has kinds of objects and their verbs; several of both stand in order, apart by semicolons."""
+    page, rows = Path(__file__).parents[2].joinpath("docs/do/kubernetes.md").read_text(), {}
+    for kinds, verbs in re.findall(r"^\| (.+) \| ((?:get|list|create)\b.*) \|$", page, re.MULTILINE):
+        for kind, verb in zip(kinds.split("; "), verbs.split("; "), strict=kinds.count(";") == verbs.count(";")):
+            rows |= dict.fromkeys(kind.replace(" of `batch`", ".batch").split(", "), verb.split(", "))
+    assert [f"{verb} {kind}" for kind, verbs in rows.items() for verb in verbs] == permissions()
+
+
+def test_hosts_are_examined_where_that_is_asked_for(tmp_path):
+    plan = kubernetes_plan(tmp_path, enable_infra_check=True)
+    assert plan.hyperparameters["sagemaker_enable_infra_check"] == "true"
 
 
 def test_the_text_of_a_plan_is_what_kubectl_takes(tmp_path):

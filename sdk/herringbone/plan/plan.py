@@ -22,7 +22,7 @@ from herringbone.plan.names import check_environment, check_hyperparameters, non
 from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.request import JobRequest, added_hyperparameters, distribution_of, groups_of
 from herringbone.plan.secrets import check_arguments, masked_request
-from herringbone.plan.shown import OWN_HOSTS, plan_rows, rows_text
+from herringbone.plan.shown import EXAMINED, OWN_HOSTS, plan_rows, rows_text
 from herringbone.plan.source import SourceCode
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import HostVariable, Key
@@ -219,7 +219,7 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
     names = [
         *watching(options),
-        *(["enable_infra_check"] if options.enable_infra_check and backend in OWN_HOSTS else []),
+        *(["enable_infra_check"] if options.enable_infra_check and backend in EXAMINED else []),
     ]
     if (source is None or options.container_entry_point) and names:
         raise OptionError(
@@ -231,7 +231,7 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(options, source, job_name=job_name)),
     }
-    if backend in OWN_HOSTS and options.enable_infra_check is not None:
+    if backend in EXAMINED and options.enable_infra_check is not None:
         # SageMaker has a member for it, and examines its hosts itself.
         added[Key.INFRA_CHECK] = json.dumps(options.enable_infra_check)
     if backend in OWN_HOSTS and source is not None and not source.remote and options.code_location is not None:

@@ -23,6 +23,8 @@ _SHOWN_CHARS = 100
 _STAMP_CHARS = 24
 # Backends whose jobs have a folder on a machine of the user's.
 OWN_HOSTS = ("local_process", "local", "slurm", "ssh")
+# Those whose hosts Herringbone examines itself.
+EXAMINED = (*OWN_HOSTS, "kubernetes")
 
 
 def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bool = False) -> list[tuple[str, str]]:

@@ -41,13 +41,15 @@ _TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - 
 _TRAINER = "dev.herringbone/sdk"
 # What the account of the controller, and whoever submits jobs, may do in the namespace: the text of the page.
 _RULES: tuple[tuple[str, str, str], ...] = (
-    ("", "configmaps, secrets, services", "get, list, create, update, patch, delete"),
-    ("", "pods", "get, list, watch, delete"),
+    ("", "configmaps", "get, list, create, update, delete"),
+    # The controller brings code and environment into the Secret of the next attempt.
+    ("", "secrets, services", "list, create, delete"),
+    ("", "pods", "get, list"),
     ("", "pods/log", "get"),
-    # A websocket begins with a GET.
-    ("", "pods/exec, pods/portforward", "get, create"),
+    # Over a websocket a command is a GET; the newest servers ask for "create" as well.
+    ("", "pods/exec", "get, create"),
     ("", "events", "list"),
-    ("batch", "jobs", "get, list, watch, create, delete"),
+    ("batch", "jobs", "get, list, create, delete"),
 )
 
 
@@ -198,6 +200,20 @@ def role(namespace: str) -> dict[str, Any]:
     ]
     metadata = {"name": "herringbone", "namespace": namespace}
     return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules}
+
+
+def permissions() -> list[str]:
+    """Return what the Role allows, each as a verb and a resource.
+
+    >>> permissions()[-1]
+    'delete jobs.batch'
+    """
+    return [
+        f"{verb} {kind}{'.' if group else ''}{group}"
+        for group, kinds, verbs in _RULES
+        for kind in kinds.split(", ")
+        for verb in verbs.split(", ")
+    ]
 
 
 def _metadata(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", 
 _DEVICE_COLUMNS = ("HOST", "DEVICE", "MEMORY", "TFLOP/S", "BANDWIDTH")
 _MEASURE_SECONDS = 0.5
 _THREADS = 8
+_CLUSTER = "k8s:"
 
 
 _inventory = click.argument("inventory", type=click.Path(path_type=Path))
@@ -42,12 +43,26 @@ def command() -> None:
 @_inventory
 @click.option("--deep", is_flag=True, help="also examine memory, disks, devices and an all-reduce, as jobs do first")
 @json_option("one JSON value")
-def check(inventory: Path, deep: bool, as_json: bool) -> int:
+@click.option("--role", is_flag=True, help="of k8s: print the Role that suffices for jobs, as YAML")
+@click.option("--context", metavar="NAME", help="of k8s: a context of the kubeconfig, instead of its current one")
+@click.option("--claim", metavar="pvc://CLAIM/FOLDER", help="of k8s: the claim for results")
+@click.option("--image", metavar="IMAGE", help="of k8s: the image for the two pods of --deep")
+@click.option("--gpus", type=click.IntRange(1), help="of k8s: GPUs of each pod of --deep")
+def check(inventory: Path, deep: bool, as_json: bool, **of_cluster: Any) -> int:
     """Connect to every machine, show its equipment, and measure its device and the network between every pair.
 
     The device's rates are kept for `herringbone plan --measure`. A machine on which a job runs is not measured. Exits
     with 1 when something would stop a job from running, or slow it down.
+
+    k8s:NAMESPACE instead of an inventory: show versions, nodes and quotas of the cluster, and whatever the account may
+    not do. With --deep, a job of two pods examines them and their link, and is removed again.
     """
+    if str(inventory).startswith(_CLUSTER):
+        from herringbone.cli.machines.cluster_check import check_cluster
+
+        return check_cluster(str(inventory), deep=deep, as_json=as_json, **of_cluster)
+    if given := [name for name, value in of_cluster.items() if value]:
+        raise click.UsageError(f"--{given[0]} is of {_CLUSTER}NAMESPACE, not of an inventory")
     # The actions import their modules when they run, so that the other verbs start fast.
     import msgspec
 
