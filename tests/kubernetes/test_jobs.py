@@ -36,10 +36,12 @@ def test_two_pods_train_and_leave_their_results_in_the_claim(submit, cluster, re
         "pathlib.Path(os.environ['SM_MODEL_DIR'], 'model.txt').write_text(os.environ['RANK'])\n",
         inputs="data",
         environment={"TOKEN": "hush-hush"},
+        # As clusters do that give each namespace its own; the image has no name for it.
+        kubernetes={"user": 1000650000},
     )
     job.wait()
     assert job.status == "Completed"
-    assert lines_of(job) == ["[algo-1:0] 0;1,2;1000;hush-hush", "[algo-2:1] 1;1,2;1000;hush-hush"]
+    assert lines_of(job) == ["[algo-1:0] 0;1,2;1000650000;hush-hush", "[algo-2:1] 1;1,2;1000650000;hush-hush"]
     hosts = results / "jobs/Digits-1/hosts"
     assert [(hosts / f"algo-{n}/ml/model/model.txt").read_text() for n in (1, 2)] == ["0", "1"]
     # Secret and Service are gone; pods stay for their logs.

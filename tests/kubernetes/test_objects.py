@@ -139,6 +139,17 @@ def test_the_page_has_the_role():
     assert [f"{verb} {kind}" for kind, verbs in rows.items() for verb in verbs] == permissions()
 
 
+def test_a_namespace_may_choose_the_user(tmp_path):
+    plan = kubernetes_plan(tmp_path, kubernetes={"user": "namespace"})
+    pod = job_objects(plan, context_of(plan))[3]["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert "1000" not in json.dumps(pod)
+
+
 def test_hosts_are_examined_where_that_is_asked_for(tmp_path):
     plan = kubernetes_plan(tmp_path, enable_infra_check=True)
     assert plan.hyperparameters["sagemaker_enable_infra_check"] == "true"

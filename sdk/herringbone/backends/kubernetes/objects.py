@@ -180,7 +180,7 @@ def controller(plan: JobPlan, context: PodContext) -> dict[str, Any]:
         "terminationGracePeriodSeconds": 5,
         "serviceAccountName": settings_of(plan).service_account,
         "automountServiceAccountToken": False,
-        "securityContext": security_context(),
+        "securityContext": security_context(plan),
         "tolerations": tolerations_of(plan),
         "containers": [container],
         "volumes": [{"name": "token", "projected": {"sources": [token, authority]}}],

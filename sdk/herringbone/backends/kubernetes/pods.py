@@ -24,7 +24,6 @@ CONTROL_PORT = 7590
 CONTAINER = "host"
 # The exit code of a host whose `max_run` is over: that of the program `timeout`.
 TIME_IS_OVER = 124
-USER = 1000
 # Where the files of the Secret are in a pod.
 JOB_FOLDER = "/herringbone/job"
 # Where code and channels are that a Secret cannot hold, and their folder in a job's results.
@@ -152,7 +151,7 @@ def pod_spec(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": round(context.grace) + _MARGIN_SECONDS,
-        "securityContext": security_context(),
+        "securityContext": security_context(plan),
         "tolerations": tolerations_of(plan),
         "containers": [_container(plan, host, context, claims)],
         "volumes": volumes,
@@ -176,17 +175,13 @@ def choices_of(plan: JobPlan) -> dict[str, Any]:
     return choices
 
 
-def security_context() -> dict[str, Any]:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        # The Secret's files belong to root; this group may read them.
-        "fsGroup": USER,
-        # A claim with many files is not walked again for each pod.
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+def security_context(plan: JobPlan) -> dict[str, Any]:
+    user = settings_of(plan).user
+    # The Secret's files belong to root; the group may read them.
+    own = {} if user == "namespace" else {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
+    # A claim with many files is not walked again for each pod.
+    policy = {"fsGroupChangePolicy": "OnRootMismatch"}
+    return {"runAsNonRoot": True, **own, **policy, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def tolerations_of(plan: JobPlan) -> list[dict[str, Any]]:

@@ -111,7 +111,7 @@ def _pod(plan: JobPlan) -> dict[str, Any]:
         "enableServiceLinks": False,
         # A shell that is a pod's first process takes no SIGTERM.
         "terminationGracePeriodSeconds": 1,
-        "securityContext": security_context(),
+        "securityContext": security_context(plan),
         "tolerations": tolerations_of(plan),
         "initContainers": [maker],
         "containers": [container],

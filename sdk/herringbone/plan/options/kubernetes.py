@@ -40,6 +40,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     - `cpu` and `memory` are each pod's share of its node; `gpus` (an option of its own) counts in `gpu_resource`.
     - `node_selector`, `tolerations`, `priority_class`, `image_pull_secrets`, `labels` and `annotations` are those of
       the pods. `volumes` maps claims to their folders in the pods.
+    - `user` is the uid and gid of the pods; "namespace" names none, for clusters that give each namespace its own.
     - `service_account` runs the job's controller; pods with ranks hold no token.
     - `local_queue` is Kueue's. With several hosts it needs a `workload` that is admitted as a whole: "jobset", or
       "trainjob" with the `runtime` of Kubeflow's Trainer.
@@ -56,6 +57,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     volumes: dict[str, str] = {}
     service_account: str | None = None
     image_pull_secrets: tuple[str, ...] = ()
+    user: int | Literal["namespace"] = 1000
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     workload: Literal["job", "jobset", "trainjob"] = "job"
@@ -73,6 +75,8 @@ def check_kubernetes_settings(settings: KubernetesSettings) -> None:
     for name, value in (("cpu", settings.cpu), ("memory", settings.memory)):
         if value is not None:
             _check(_QUANTITY, name, str(value), "an amount above 0, such as '500m', 8 or '64Gi'")
+    if settings.user != "namespace" and not 0 < settings.user < 1 << 31:
+        raise OptionError(f"kubernetes: user {settings.user} is root, or no uid; give one from 1 on, or 'namespace'")
     _check(_KEY, "gpu_resource", settings.gpu_resource, "a resource of nodes, such as 'nvidia.com/gpu'")
     _check_pairs("node_selector", settings.node_selector, _VALUE.fullmatch)
     _check_pairs("labels", settings.labels, _VALUE.fullmatch)

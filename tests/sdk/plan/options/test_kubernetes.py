@@ -48,6 +48,8 @@ def test_all_values_are_kept():
         ),
         ({"priority_class": "-x"}, "priority_class '-x'"),
         ({"image_pull_secrets": ["a b"]}, "image_pull_secrets or volumes 'a b'"),
+        ({"user": 0}, "kubernetes: user 0 is root, or no uid; give one from 1 on"),
+        ({"user": 1 << 31}, "kubernetes: user 2147483648 is root, or no uid"),
         ({"cpu": 0}, "cpu '0' is not one that Kubernetes takes; write an amount above 0"),
         ({"cpu": -1}, "cpu '-1'"),
         ({"cpu": "8 cores"}, "cpu '8 cores'"),
