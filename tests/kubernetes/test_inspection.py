@@ -12,9 +12,11 @@ import pytest
 
 from herringbone.backends.kubernetes.inspection import ClusterReport, amount, look, remarks
 from herringbone.cli.machines.cluster_check import table
+from herringbone.prediction import machines
 from herringbone_contract.errors import KubernetesError
 from tests.conftest import run
 from tests.kubernetes.images import SMALL
+from tests.kubernetes.planning import kubernetes_plan
 
 NODE = {
     "metadata": {"name": "n1", "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
@@ -154,6 +156,48 @@ def test_limits_that_pods_must_keep_are_said() -> None:
 )
 def test_amounts(text: str, value: Any) -> None:
     assert amount(text) == Decimal(value)
+
+
+def labelled(name: str, gpus: str, **labels: str) -> dict[str, Any]:
+    model = {"nvidia.com/gpu.product": name} if name else {}
+    return {
+        "metadata": {"name": f"node-{name}", "labels": {**model, **labels}},
+        "spec": {},
+        "status": {"allocatable": {"nvidia.com/gpu": gpus}},
+    }
+
+
+NODES = [
+    labelled("NVIDIA-H100-80GB-HBM3", "8", pool="new"),
+    labelled("Tesla-T4", "4", pool="old"),
+    labelled("NVIDIA-L4", "1", pool="old"),
+    labelled("", "8", pool="new"),
+]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "selector", "device"),
+    [
+        # The slowest that fits counts.
+        (1, {}, "Tesla T4"),
+        (8, {}, "NVIDIA H100 80GB HBM3"),
+        (1, {"pool": "new"}, "NVIDIA H100 80GB HBM3"),
+        (2, {"nvidia.com/gpu.product": "NVIDIA-L40S"}, "NVIDIA L40S"),
+        (16, {}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_device_of_a_prediction_is_that_of_the_nodes_labels(
+    tmp_path, monkeypatch, gpus: int | None, selector: dict[str, str], device: str | None
+) -> None:
+    monkeypatch.setattr(machines, "Cluster", lambda _: Server(nodes={"items": NODES}))
+    figures = machines.known_figures(kubernetes_plan(tmp_path, gpus=gpus, kubernetes={"node_selector": selector}))
+    assert (figures and (figures.device.name, figures.devices)) == (device and (device, gpus))
+
+
+def test_a_prediction_goes_without_an_account_that_may_list_nodes(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(machines, "Cluster", lambda _: Server(nodes=REFUSED))
+    assert machines.known_figures(kubernetes_plan(tmp_path, gpus=1)) is None
 
 
 def checked(*words: str) -> Any:

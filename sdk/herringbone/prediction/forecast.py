@@ -51,9 +51,9 @@ from herringbone_contract.variables import of_the_shell
 # Of timed steps.
 _TIMING_SECONDS = 5.0
 _TIMING_TIMEOUT_SECONDS = 300.0
-# Until the first line of a job, where no earlier job tells: measured here for the first three, and on SageMaker the
+# Until the first line of a job, where no earlier job tells: measured here for all but Slurm, and on SageMaker the
 # usual three to four minutes from the request to a running container.
-_START_SECONDS = {"local_process": 1.0, "local": 3.0, "ssh": 4.0, "slurm": 10.0, "sagemaker": 210.0}
+_START_SECONDS = {"local_process": 1.0, "local": 3.0, "ssh": 4.0, "slurm": 10.0, "kubernetes": 6.0, "sagemaker": 210.0}
 _EARLIER_JOBS = 20
 
 

@@ -1,28 +1,48 @@
-"""Known figures of machines that are not this one: those of an inventory, as it says or as `hosts check` measured."""
+"""Known figures of machines that are not this one.
+
+Those of an inventory, as it says or as `hosts check` measured; of a Kubernetes cluster by the labels of its nodes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
 
+from herringbone.backends.kubernetes.api import Cluster
+from herringbone.backends.kubernetes.inspection import MODEL_LABELS, models_of
+from herringbone.backends.kubernetes.names import settings_of
 from herringbone.backends.ssh.machines.device_cache import DeviceCache, MeasuredDevice
 from herringbone.backends.ssh.machines.inventory import PREFIX, Machine, choose, inventory_path, read_inventory
 from herringbone.plan.plan import JobPlan
 from herringbone.prediction.hosts import MachineFigures
 from herringbone.prediction.options import parse_device
 from herringbone.records.home import find_home
+from herringbone_contract.errors import KubernetesError, OptionError, UnsupportedError
 from herringbone_contract.prediction.devices import Device, device_named
 
 
 def known_figures(plan: JobPlan) -> MachineFigures | None:
     """Return the figures of the machines that a plan would use; None for machines that nobody has described."""
     training = [host for host in plan.hosts if host.ranks != 0]
+    if training and plan.backend == "kubernetes":
+        return figures_of(_cluster_machines(plan))
     if not training or not training[0].instance_type.startswith(PREFIX):
         return None
     inventory = read_inventory(inventory_path(plan))
     cache = DeviceCache(find_home().cache / "devices")
     return figures_of(list(choose(training, inventory).values()), cache.of)
+
+
+def _cluster_machines(plan: JobPlan) -> list[Machine]:
+    """Return a machine for each model of the nodes on which a plan's pods fit; [] where the cluster does not say it."""
+    settings, gpus = settings_of(plan), plan.options.gpus or 0
+    models = {model for name in MODEL_LABELS if (model := settings.node_selector.get(name))}
+    # Without an account that may list nodes, or a cluster, nothing is known.
+    with contextlib.suppress(KubernetesError, OptionError, UnsupportedError):
+        models = models or models_of(Cluster(settings.context), settings.node_selector, settings.gpu_resource, gpus)
+    return [Machine(name=model, device=model, gpus=gpus) for model in models if gpus]
 
 
 def figures_of(

@@ -98,6 +98,17 @@ def look(api: Api, namespace: str, claim: str | None) -> ClusterReport:
     return report
 
 
+def models_of(api: Api, selector: Mapping[str, str], resource: str, number: int) -> set[str]:
+    """Return the models of devices, by labels, of the nodes that have these labels and so many of a resource."""
+    fit = [
+        node
+        for node in api.call("GET", "api/v1/nodes")["items"]
+        if selector.items() <= node["metadata"].get("labels", {}).items()
+        and amount(node["status"].get("allocatable", {}).get(resource, "0")) >= number
+    ]
+    return {model for node in fit if (model := _node(node).model)}
+
+
 def problems(report: ClusterReport, claim: str | None) -> Iterator[str]:
     """Yield what would keep a job from running. Pure."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", report.server)[:2])
