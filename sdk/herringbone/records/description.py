@@ -169,14 +169,22 @@ def _output(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Any]:
     # As on SageMaker, the results are in NAME/output below this folder.
     uncompressed = plan.get("options", {}).get("disable_output_compression", False)
     option = plan.get("options", {}).get("output_path")
-    place = option if is_s3(option) else output_place(plan, folder).parent.parent
+    place = option if _is_elsewhere(plan, "output_path") else output_place(plan, folder).parent.parent
     return {"S3OutputPath": address(place), "CompressionType": "NONE" if uncompressed else "GZIP"}
 
 
 def _checkpoints(plan: Mapping[str, Any], folder: JobFolder) -> dict[str, Any] | None:
     option = plan.get("options", {}).get("checkpoint_s3_uri")
-    place = option if is_s3(option) else next(iter(checkpoint_folders(plan, folder).values()), None)
+    place = option
+    # What pods do not write to an address is gone with them.
+    if not _is_elsewhere(plan, "checkpoint_s3_uri") and plan.get("backend") != "kubernetes":
+        place = next(iter(checkpoint_folders(plan, folder).values()), None)
     return None if place is None else {"S3Uri": address(place), "LocalPath": f"{DEFAULT_BASE}/checkpoints"}
+
+
+def _is_elsewhere(plan: Mapping[str, Any], option: str) -> bool:
+    """Report whether an option names a bucket or a claim, and no folder of this machine."""
+    return plan.get("options", {}).get(option) is not None and own_folder(plan, option) is None
 
 
 def _iso(seconds: float) -> str:

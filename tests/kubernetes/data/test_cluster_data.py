@@ -72,6 +72,11 @@ def test_a_log_outlives_rotations_and_pods_and_another_machine_finds_all(
     assert found.model_data == "pvc://results/jobs/Digits-1/hosts"
     cluster.kubectl("delete", "jobs", "--all", "--namespace=team-a", "--wait=true")
     cluster.wait(lambda: not cluster.get("pods", "--namespace=team-a"), "the pods are gone")
+    # The ConfigMap has the end of a job whose pods somebody has deleted.
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "third"))
+    assert herringbone("hosts", "jobs", "k8s:team-a")[0] == 0
+    found = TrainingJob.attach("Digits-1")
+    assert (found.status, found.model_data) == ("Completed", "pvc://results/jobs/Digits-1/hosts")
     begin = time.monotonic()
     assert texts(found) == followed
     print(f"log without pods after {time.monotonic() - begin:.1f} s")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from herringbone.backends.kubernetes.backend import KubernetesBackend
+from herringbone.backends.kubernetes.ledger import note_end, parse_ledger
 from herringbone.backends.kubernetes.names import JOB_NAME
 from herringbone.backends.kubernetes.objects import owner
 from herringbone.records.home import Home
@@ -51,3 +52,22 @@ def test_a_place_that_is_no_namespace(tmp_path, place):
     backend = KubernetesBackend(Home(tmp_path), {}, connect=lambda _: ConfigMaps([]))  # type: ignore[arg-type,return-value]
     with pytest.raises(OptionError, match="names no namespace of Kubernetes; write for example"):
         backend.find_jobs(place)
+
+
+def test_the_end_in_the_ledger_keeps_what_the_controller_said(tmp_path):
+    stored = config_map(tmp_path, "digits", "1970-01-01T00:00:01Z")
+    answers: list[Any] = []
+
+    class Api:
+        def call(self, method: str, path: str, body: object = None, **_: str) -> Any:
+            assert path == "api/v1/namespaces/team-a/configmaps/hb-digits"
+            if method == "PUT":
+                answers.append(body)
+            return stored
+
+    columns = {"status": "Completed", "started": 1.0, "model": "pvc://a", "failure": None}
+    note_end(Api(), "team-a", "hb-digits", columns)  # type: ignore[arg-type]
+    assert json.loads(answers[0]["data"]["end"]) == {"status": "Completed", "started": 1.0, "model": "pvc://a"}
+    stored["data"]["end"] = json.dumps({"status": "Stopped"})
+    note_end(Api(), "team-a", "hb-digits", columns)  # type: ignore[arg-type]
+    assert parse_ledger(answers[1]).end == {"status": "Stopped", "started": 1.0, "model": "pvc://a"}

@@ -11,6 +11,7 @@ import pytest
 
 from herringbone.backends.kubernetes.packing import fetch_part, model_column, repack_results
 from herringbone.backends.kubernetes.results import ClaimResults, RunningLogs
+from herringbone.records.description import describe_own_job
 from herringbone.records.home import JobFolder
 from herringbone.records.index import JobRecord
 from herringbone_contract.errors import InputError
@@ -107,8 +108,8 @@ def test_repack_makes_the_archive_of_every_other_backend(api, claim, tmp_path):
     ("part", "status", "model", "message"),
     [
         ("model", "InProgress", None, "is InProgress and has no model: the model is packed when a job completes"),
-        ("model", "Completed", None, "its script saved no model in SM_MODEL_DIR"),
-        ("model", "Completed", "pvc://x", "left no model: no host has files in /opt/ml/model"),
+        ("model", "Failed", None, "if its script wrote one, `herringbone repack digits` packs it"),
+        ("model", "Completed", None, "left no model: no host has files in /opt/ml/model"),
         ("output", "InProgress", None, "has no output: it is complete at the job's end"),
         ("output", "Completed", None, "left no output: no host has files in /opt/ml/output/data"),
         ("checkpoints", "Completed", None, "has no checkpoint_s3_uri, so its checkpoints are gone with its pods"),
@@ -157,6 +158,20 @@ def test_a_link_or_a_fifo_in_the_place_of_a_copy_is_not_read(api, claim, tmp_pat
     os.mkfifo(folder / "pod-2.log")
     results = results_of(api, tmp_path)
     assert [list(results.lines(pod, "algo-1", 1)) for pod in ("pod-1", "pod-2")] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("options", "output", "checkpoints"),
+    [
+        ({}, "pvc://results/jobs", None),
+        ({"checkpoint_s3_uri": "pvc://results/saved"}, "pvc://results/jobs", "pvc://results/saved"),
+        ({"output_path": "s3://mine/jobs", "checkpoint_s3_uri": "s3://mine/c"}, "s3://mine/jobs", "s3://mine/c"),
+    ],
+)
+def test_a_description_names_the_places(tmp_path, options, output, checkpoints):
+    described = describe_own_job(record_of(tmp_path, **options), JobFolder(tmp_path / "job"), {}, now=1.0)
+    assert described["OutputDataConfig"]["S3OutputPath"] == output
+    assert described.get("CheckpointConfig", {}).get("S3Uri") == checkpoints
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.files import job_files
 from herringbone.backends.kubernetes.found import jobs_in
-from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, parse_ledger, read_owner
+from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, note_end, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts, of_hosts
 from herringbone.backends.kubernetes.names import (
@@ -70,6 +70,7 @@ _KILL_SECONDS = 30.0
 # A caller that waits for a job's end waits for the removal of its code, too.
 _CLEAN_SECONDS = 30.0
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
+_END_COLUMNS = ("status", "secondary_status", "started", "ended", "failure", "model")
 _NOT_YET = "is not in this release yet for jobs on Kubernetes"
 
 
@@ -174,6 +175,8 @@ class KubernetesBackend(OwnHostsBackend):
         record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
         if record.done:
             self._clean_up(api, namespace, names._replace(attempt=parse_ledger(stored).attempt), pods)
+            with contextlib.suppress(KubernetesError):
+                note_end(api, namespace, names.job, {column: getattr(record, column) for column in _END_COLUMNS})
             self._remove_parts(record)
         return record
 

@@ -4,7 +4,7 @@ data of the ConfigMap     written by
 job, plan, context        the client, once
 attempt, attempts         the controller: the number in the names of the objects, and what it has noted
 stop                      any client: the seconds of grace
-end                       the controller: the last columns of the job's row
+end                       the controller: the last columns of the job's row; who first sees an end adds what is missing
 """
 
 from __future__ import annotations
@@ -118,6 +118,16 @@ def change(api: Api, namespace: str, name: str, changed: Callable[[Ledger], Ledg
                 raise
         else:
             return
+
+
+def note_end(api: Api, namespace: str, name: str, columns: Mapping[str, Any]) -> None:
+    """Note the last columns of a job that is over: pods may be deleted, and other machines know it by its ledger."""
+
+    def noted(ledger: Ledger) -> Ledger:
+        known = {column: value for column, value in columns.items() if value is not None}
+        return msgspec.structs.replace(ledger, end={**known, **(ledger.end or {})})
+
+    change(api, namespace, name, noted)
 
 
 def delete(api: Api, kind: str, namespace: str, name: str) -> None:

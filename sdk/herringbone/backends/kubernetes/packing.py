@@ -65,7 +65,8 @@ def fetch_part(results: Results, record: JobRecord, folder: JobFolder, part: Par
         return checkpoints
     if (packed := folder.output / f"{part}.tar.gz").exists():
         return packed
-    if part == "model":
+    if part == "model" and record.status not in (COMPLETED, STOPPED):
+        # It explains why there is none.
         model_of(record)
     elif not record.done:
         raise InputError(f"job {record.name} is {record.status} and has no output: it is complete at the job's end")
