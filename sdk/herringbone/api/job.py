@@ -86,12 +86,13 @@ class TrainingJob:
         return cls(plan.job_name, backend)
 
     @classmethod
-    def attach(cls, name: str, sagemaker_session: object = None) -> TrainingJob:
+    def attach(cls, name: str, sagemaker_session: object = None, *, instance_type: str | None = None) -> TrainingJob:
         """Return the handle of a job that this machine knows, or that SageMaker knows if a region is set.
 
-        `sagemaker_session` are the credentials to ask SageMaker with. Raises `JobNotFoundError`.
+        `sagemaker_session` are the credentials to ask SageMaker with. A job that another machine has submitted to
+        Kubernetes is found with its `instance_type`, `k8s:NAMESPACE`. Raises `JobNotFoundError`.
         """
-        return cls(name, backend_of_job(name, sagemaker_session))
+        return cls(name, backend_of_job(name, sagemaker_session, instance_type))
 
     @property
     def plan(self) -> JobPlan:

@@ -89,10 +89,11 @@ def backend_named(name: str) -> Backend:
     return backend
 
 
-def backend_of_job(name: str, session: object = None) -> Backend:
+def backend_of_job(name: str, session: object = None, instance_type: str | None = None) -> Backend:
     """Return the backend of a submitted job: the one that the index names, or a service that knows the job.
 
-    `session` are the credentials to ask a service with. Raises `JobNotFoundError` with the answers of all.
+    `session` are the credentials to ask a service with, and `instance_type` is where a job runs that the index may not
+    have. Raises `JobNotFoundError` with the answers of all.
     """
     # Imported here: who only makes an estimator needs no index.
     from herringbone.records.home import find_home
@@ -101,7 +102,10 @@ def backend_of_job(name: str, session: object = None) -> Backend:
     try:
         backend = backend_named(JobIndex(find_home().index).get(name).backend)
     except JobNotFoundError as unknown:
-        return _service_with(name, session, unknown)
+        if instance_type is None:
+            return _service_with(name, session, unknown)
+        backend = backend_for(instance_type)
+        session = instance_type if instance_type.startswith("k8s:") else session
     # Lets the backend take the session, or refuse it.
     backend.find(name, session)
     return backend

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from herringbone import TrainingJob
 from herringbone.backends.kubernetes.backend import KubernetesBackend
 from herringbone.backends.kubernetes.ledger import note_end, parse_ledger
 from herringbone.backends.kubernetes.names import JOB_NAME
 from herringbone.backends.kubernetes.objects import owner
 from herringbone.records.home import Home
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import JobNotFoundError, OptionError
 from tests.kubernetes.planning import context_of, kubernetes_plan
 
 
@@ -71,3 +72,22 @@ def test_the_end_in_the_ledger_keeps_what_the_controller_said(tmp_path):
     stored["data"]["end"] = json.dumps({"status": "Stopped"})
     note_end(Api(), "team-a", "hb-digits", columns)  # type: ignore[arg-type]
     assert parse_ledger(answers[1]).end == {"status": "Stopped", "started": 1.0, "model": "pvc://a"}
+
+
+def test_a_job_of_another_machine_is_found_by_its_instance_type(tmp_path, monkeypatch):
+    items = [config_map(tmp_path, "New-1", "1970-01-01T00:00:01Z")]
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    make = KubernetesBackend.__init__
+    monkeypatch.setattr(
+        KubernetesBackend,
+        "__init__",
+        lambda self, home, environ: make(self, home, environ, connect=lambda _: ConfigMaps(items)),  # type: ignore[arg-type,return-value]
+    )
+    with pytest.raises(JobNotFoundError, match="job other: k8s:team-a has none of that name; `herringbone hosts jobs"):
+        TrainingJob.attach("other", instance_type="k8s:team-a")
+    assert TrainingJob.attach("New-1", instance_type="k8s:team-a").name == "New-1"
+    # From then on, its name suffices; where a job runs that the index has is not asked.
+    assert TrainingJob.attach("New-1", instance_type="k8s:none").name == "New-1"
+    for wrong in ("local", "slurm:gpu"):
+        with pytest.raises((JobNotFoundError, OptionError)):
+            TrainingJob.attach("gone", instance_type=wrong)

@@ -108,6 +108,16 @@ def event(kind: str, name: str, reason: str, message: str) -> dict[str, Any]:
             "0/2 nodes are available",
         ),
         ({"phase": "Pending"}, None, "not within 300 s"),
+        (
+            {
+                "phase": "Failed",
+                "initContainerStatuses": [
+                    {"name": "folders", "state": {"terminated": {"exitCode": 1, "message": "mkdir: Permission denied"}}}
+                ],
+            },
+            None,
+            "it ended at once with exit code 1: mkdir: Permission denied",
+        ),
     ],
 )
 def test_a_pod_that_cannot_run_says_why(api, tmp_path, status, event, words):

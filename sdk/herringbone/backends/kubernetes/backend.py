@@ -53,7 +53,14 @@ from herringbone.system.interrupt import OnInterrupt
 from herringbone.system.polling import Pace
 from herringbone.system.progress import Progress
 from herringbone_contract.constants import HostVariable
-from herringbone_contract.errors import HerringboneError, JobNameError, KubernetesError, RequestError, UnsupportedError
+from herringbone_contract.errors import (
+    HerringboneError,
+    JobNameError,
+    JobNotFoundError,
+    KubernetesError,
+    RequestError,
+    UnsupportedError,
+)
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
@@ -141,6 +148,14 @@ class KubernetesBackend(OwnHostsBackend):
                     with contextlib.suppress(KubernetesError):
                         delete(api, "ConfigMap", namespace, context.names.job)
                     raise
+
+    def find(self, name: str, session: object = None) -> None:
+        """See `Backend.find`; for a job of another machine, `session` is the instance type."""
+        if not isinstance(session, str):
+            super().find(name, session)
+            return
+        if name not in self.find_jobs(session):
+            raise JobNotFoundError(f"job {name}: {session} has none of that name; `herringbone hosts jobs {session}`")
 
     def find_jobs(self, instance_type: str, context: str | None = None) -> list[str]:
         """Return the names of all jobs of `k8s:NAMESPACE`, whoever submitted them, the newest first.

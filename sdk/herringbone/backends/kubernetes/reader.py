@@ -81,7 +81,13 @@ def reader_job(plan: JobPlan, owner: str) -> dict[str, Any]:
 def _pod(plan: JobPlan) -> dict[str, Any]:
     settings, places = settings_of(plan), _places(plan)
     claims = {claim: f"claim-{n}" for n, claim in enumerate(dict.fromkeys(place.claim for place in places.values()))}
-    shared = {"image": plan.arguments.image_uri, "securityContext": RESTRICTED, "resources": _RESOURCES}
+    shared = {
+        "image": plan.arguments.image_uri,
+        "securityContext": RESTRICTED,
+        "resources": _RESOURCES,
+        # Why a folder cannot be made in a claim is in the pod's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
     # The kubelet would make a folder that is not there yet as root, for root alone.
     made = [f"{_CLAIMS}/{claims[place.claim]}/{place.folder}" for place in places.values()]
     maker = {
@@ -201,23 +207,24 @@ class Reader:
     def pod(self) -> str:
         """Return the name of the pod, which runs. Raises `RequestError` where the cluster cannot run it."""
         begin = self._clock()
-        self._make()
+        is_new = self._make()
         while True:
             state, elapsed = self._state(), self._clock() - begin
             if state is not None and state.phase == "running":
                 return state.pod
-            if state is not None and state.phase == "over":
+            if state is not None and state.phase == "over" and not is_new:
                 # It has ended by itself. Its Job would never start another.
                 self._remove()
-                self._make()
+                is_new = self._make()
             elif why := self._obstacle(state, elapsed):
                 name = _name(self._names)
                 raise RequestError(f"job {self._plan.job_name}: pod {name}, which reads its claims, cannot run: {why}")
             self._sleep(_PAUSE_SECONDS)
 
-    def _make(self) -> None:
+    def _make(self) -> bool:
+        """Make the pod's Job unless there is one, and report whether its pod is new."""
         if self._state() is not None:
-            return
+            return False
         try:
             found = self._api.call("GET", path_of("ConfigMap", self._namespace, self._names.job))
         except KubernetesError as error:
@@ -234,17 +241,20 @@ class Reader:
             # Another client has made it.
             if error.status != _CONFLICT:
                 raise
+        return True
 
     def _remove(self) -> None:
+        path, begin = path_of("Job", self._namespace, _name(self._names)), self._clock()
         try:
-            path = path_of("Job", self._namespace, _name(self._names))
             self._api.call("DELETE", path, {"propagationPolicy": "Foreground"})
-            while True:
+            while self._clock() - begin < self._start_seconds:
                 self._api.call("GET", path)
                 self._sleep(_PAUSE_SECONDS)
         except KubernetesError as error:
             if error.status != _NOT_FOUND:
                 raise
+            return
+        raise RequestError(f"job {self._plan.job_name}: the Job {_name(self._names)} is deleted, and does not go")
 
     def _state(self) -> PodState | None:
         query = self._names.selector(PodKind.READER)
@@ -256,6 +266,8 @@ class Reader:
         """Return why the pod will not run, in the cluster's own words; "" while it may."""
         if state is None:
             return refusal_of(self._events("Job"), {_name(self._names)})
+        if state.phase == "over":
+            return f"it ended at once with exit code {state.exit_code}: {state.why}"
         if state.stuck:
             return state.why
         if elapsed > _MOUNT_SECONDS:
