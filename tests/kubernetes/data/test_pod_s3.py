@@ -95,6 +95,8 @@ def test_a_channel_that_is_not_there_is_the_failure_of_the_host(s3, job, base):
 
 
 def test_results_are_sent_at_the_end_and_fetched_from_there(s3, job, base, tmp_path, capfd):
+    put(s3, "jobs/digits/hosts/algo-1/ml/model/of-an-earlier-attempt", b"old")
+    put(s3, "jobs/digits/hosts/algo-1/ml/output/log/pod-0.log", b"earlier")
     (base / "model/deep").mkdir()
     (base / "model/deep/a.pt").write_bytes(b"weights")
     (base / "model/secret").symlink_to("/etc/shadow")
@@ -105,6 +107,7 @@ def test_results_are_sent_at_the_end_and_fetched_from_there(s3, job, base, tmp_p
     assert keys(s3, "") == {
         "jobs/digits/hosts/algo-1/ml/model/deep/a.pt": b"weights",
         "jobs/digits/hosts/algo-1/ml/output/data/plot": b"plot",
+        "jobs/digits/hosts/algo-1/ml/output/log/pod-0.log": b"earlier",
         "jobs/digits/hosts/algo-1/ml/output/log/pod-1.log": LOG.encode(),
         "saved/epoch-2.pt": b"c",
     }
@@ -116,7 +119,7 @@ def test_results_are_sent_at_the_end_and_fetched_from_there(s3, job, base, tmp_p
     for part, name in (("model", "deep/a.pt"), ("output", "plot"), ("checkpoints", "epoch-2.pt")):
         (into := tmp_path / part).mkdir()
         assert (fetch_part(results, record, folder, part, into) / name).exists()
-    assert results.pods() == [("pod-1", "algo-1")]
+    assert results.pods() == [("pod-0", "algo-1"), ("pod-1", "algo-1")]
     assert list(results.lines("pod-1", "algo-1", 2)) == [LOG.encode().splitlines()[1]]
     assert list(results.lines("pod-2", "algo-1", 1)) == []
 

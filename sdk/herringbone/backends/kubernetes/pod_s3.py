@@ -21,6 +21,7 @@ import msgspec
 
 from herringbone.aws.location import S3Location
 from herringbone.aws.session import AwsSession
+from herringbone.backends.kubernetes.pods import LOGS
 from herringbone.plan.inputs import Channel
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import Count, fetch_all
@@ -37,7 +38,7 @@ from herringbone_contract.paths import Paths
 ENDED = "/herringbone/run/ended"
 _LOOK_SECONDS, _SCAN_SECONDS = 0.5, 5.0
 # The folders of a host that go to output_path.
-SENT = ("model", "output/data", "output/log")
+SENT = ("model", "output/data", LOGS)
 
 
 class S3Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,7 +97,7 @@ def keep(order: S3Order, host: str, base: Path, buckets: Buckets, is_over: Calla
                 sync.step(over=False)
             except (HerringboneError, OSError) as error:
                 # The next scan tries again: servers come back, and credentials are renewed.
-                print(f"herringbone: checkpoints: {printable(str(error))}", file=sys.stderr, flush=True)
+                _say(f"checkpoints: {printable(str(error))}")
             scan_at = time.monotonic() + _SCAN_SECONDS
     if sync is not None:
         try_often(lambda: sync.step(over=True))
@@ -106,21 +107,33 @@ def keep(order: S3Order, host: str, base: Path, buckets: Buckets, is_over: Calla
 
 
 def _send(folder: Path, target: S3Location, part: str, buckets: Buckets) -> None:
-    if not folder.is_dir():
-        return
-    with safe_tree.folder(folder) as top:
-        for entry in safe_tree.walk(top):
-            location = S3Location(target.bucket, f"{target.key}{part}/{entry.name}")
-            if entry.kind == "file":
-                try_often(partial(_send_file, top, entry.name, location, buckets))
-            elif entry.kind != "folder":
-                words = f"{printable(entry.name)} in {part} is left out: it is a {entry.kind}, and S3 has files alone"
-                print(f"herringbone: {words}", file=sys.stderr, flush=True)
+    """Send a folder's files, and remove what an earlier attempt has sent of it; logs of all attempts stay."""
+    prefix, sent = S3Location(target.bucket, f"{target.key}{part}/"), set[str]()
+    if folder.is_dir():
+        with safe_tree.folder(folder) as top:
+            for entry in safe_tree.walk(top):
+                location = S3Location(prefix.bucket, prefix.key + entry.name)
+                if entry.kind == "file":
+                    try_often(partial(_send_file, top, entry.name, location, buckets))
+                    sent.add(location.key)
+                elif entry.kind != "folder":
+                    words = (
+                        f"{printable(entry.name)} in {part} is left out: it is a {entry.kind}, and S3 has files alone"
+                    )
+                    print(f"herringbone: {words}", file=sys.stderr, flush=True)
+    if part != LOGS:
+        for stored in buckets.objects(prefix):
+            if stored.key not in sent:
+                buckets.delete(S3Location(stored.bucket, stored.key))
 
 
 def _send_file(top: int, name: str, location: S3Location, buckets: Buckets) -> None:
     with safe_tree.open_file(top, name) as file:
         buckets.write(file, location)
+
+
+def _say(text: str) -> None:
+    print(f"herringbone: {text}", file=sys.stderr, flush=True)
 
 
 def main(words: list[str], base: Path, environ: Mapping[str, str]) -> int:
@@ -140,7 +153,7 @@ def main(words: list[str], base: Path, environ: Mapping[str, str]) -> int:
             keep(order, host, base, buckets, Path(environ.get("HERRINGBONE_ENDED", ENDED)).exists)
     except (HerringboneError, OSError) as error:
         text = printable(str(error))
-        print(f"herringbone: {text}", file=sys.stderr, flush=True)
+        _say(text)
         failure = Failure(host=host, exit_code=1, exception=type(error).__name__, message=text)
         record = Path(Paths(base).failure_record)
         if not record.exists():
