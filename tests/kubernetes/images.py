@@ -24,9 +24,7 @@ _BUSYBOX = Path("/bin/busybox")
 # Prints the files that a controller imports, with their compiled forms.
 _IMPORTS = """
 import sys
-import herringbone.backends.kubernetes.keeper, kubernetes.client, kubernetes.config, kubernetes.stream
-# The client loads each of its parts when it is used.
-kubernetes.client.CoreV1Api(kubernetes.client.ApiClient())
+import herringbone.backends.kubernetes.keeper, urllib3, websocket
 skip = {"herringbone_contract", "msgspec", "kubernetes_validate", "_distutils_hack"}
 for name, module in list(sys.modules.items()):
     for file in {getattr(module, "__file__", None), getattr(module, "__cached__", None)} - {None}:
@@ -55,7 +53,7 @@ def write_images(folder: Path) -> Path:
 
 
 def _controller_layer() -> bytes:
-    """Return the SDK and Kubernetes' client, with their compiled files: pods could not keep those that they make."""
+    """Return the SDK, and libraries for HTTP and websockets, with their compiled files: pods could not keep those that they make."""
     layer, place = io.BytesIO(), f"opt/python/lib/{Path(sysconfig.get_path('stdlib')).name}/site-packages"
     with tarfile.open(fileobj=layer, mode="w") as tar:
         printed = subprocess.run((sys.executable, "-c", _IMPORTS), check=True, capture_output=True, text=True).stdout

@@ -92,7 +92,7 @@ def test_a_machine_without_a_kubeconfig(tmp_path, monkeypatch) -> None:
         Cluster(None)
 
 
-def test_without_the_client_library_its_package_is_named(monkeypatch) -> None:
+def test_without_the_client_library_its_package_is_named(kubeconfig, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(UnsupportedError, match="pip install kubernetes"):
         Cluster(None)

@@ -178,12 +178,13 @@ class Shared:
 
 def open_socket(configuration: Any, url: str, headers: dict[str, str], what: str) -> Any:
     """Connect to a program, with the certificates and the proxy of the official client's configuration."""
-    from kubernetes.stream import ws_client
     from websocket import WebSocket, WebSocketBadStatusException, WebSocketException
 
     # Not the client's own function, which waits for ever for a server that does not answer.
     options: dict[str, Any] = {"header": [f"{name}: {value}" for name, value in headers.items()], "timeout": SECONDS}
     if configuration.proxy or configuration.proxy_headers:
+        from kubernetes.stream import ws_client
+
         proxies: Any = ws_client.websocket_proxycare
         options = proxies(options, configuration, url, headers)
     connection: Any = WebSocket(sslopt=_tls_options(configuration))

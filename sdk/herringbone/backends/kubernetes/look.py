@@ -120,6 +120,6 @@ def controller_trouble(pods: Sequence[Mapping[str, Any]]) -> str:
         if last and last["exitCode"] and "running" not in container["state"]:
             said = last.get("message", "").strip().rpartition("\n")[2]
             return (
-                f"{said or 'it ended'} (exit code {last['exitCode']}); its image must have our wheel and 'kubernetes'"
+                f"{said or 'it ended'} (exit code {last['exitCode']}); its image must have our wheel, boto3 and websocket-client"
             )
     return state.why if state.stuck or state.phase == "waiting" else ""

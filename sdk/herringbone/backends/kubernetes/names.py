@@ -42,6 +42,8 @@ class PodKind:
     HOST, CONTROLLER, READER = "host", "controller", "reader"
 
 
+# Where a pod has the token of its service account.
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 # The annotation with SageMaker's name of the job.
 JOB_NAME = f"{OWN_PREFIX}job-name"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.kubernetes.names import JOB_NAME, Label, PodKind, namespace_of, settings_of
+from herringbone.backends.kubernetes.names import JOB_NAME, TOKEN_FOLDER, Label, PodKind, namespace_of, settings_of
 from herringbone.backends.kubernetes.pods import (
     CONTAINER,
     PodContext,
@@ -37,7 +37,6 @@ PRIVATE, CODE = "private.json", "sourcedir.tar.gz"
 _NEVER_AGAIN = {"completions": 1, "parallelism": 1, "backoffLimit": 0}
 _CONTROLLER_RETRIES = 6
 _TOKEN_SECONDS = 3600
-_TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _TRAINER = "dev.herringbone/sdk"
 # What the account of the controller, and whoever submits jobs, may do in the namespace: the text of the page.
 _RULES: tuple[tuple[str, str, str], ...] = (
@@ -173,7 +172,7 @@ def controller(plan: JobPlan, context: PodContext) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [{"name": "token", "mountPath": _TOKEN_FOLDER, "readOnly": True}],
+        "volumeMounts": [{"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True}],
     }
     pod = {
         "restartPolicy": "OnFailure",
