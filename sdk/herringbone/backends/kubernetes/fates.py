@@ -1,4 +1,4 @@
-"""What becomes of an attempt's hosts, and of the attempt, from the states of their pods. Pure.
+"""The fates of an attempt's hosts, and its own, from the states of their pods. Pure.
 
 a host's pod                                          the host
 over                                                  over; its exit code is known
