@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from herringbone.backends.kubernetes.events import AttemptEvents
 from herringbone.backends.kubernetes.ledger import parse_ledger, with_ledger
+from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.look import look
 from herringbone.backends.kubernetes.names import ObjectNames
 from herringbone.records.index import JobRecord
@@ -51,7 +53,12 @@ def test_attempts_are_in_the_description_and_a_restart_among_the_states(tmp_path
     again = json.loads(seen(cluster, tmp_path, description=columns["description"])["description"])
     assert [each["Status"] for each in again["SecondaryStatusTransitions"]].count("Restarting") == 2
     cluster.run_pods()
-    assert seen(cluster, tmp_path)["secondary_status"] == "Training"
+    columns = seen(cluster, tmp_path, description=columns["description"])
+    assert columns["secondary_status"] == "Training"
+    row = JobRecord(name="digits", backend="kubernetes", plan="{}", created=BEGIN, description=columns["description"])
+    events = AttemptEvents(JobLogs(cluster, "team-a", list), lambda: row, lambda: None)
+    assert [event["kind"] for event in events.read()] == ["state", "restart", "state", "state"]
+    assert events.read() == []
 
 
 def test_the_end_is_the_ledgers_and_not_that_of_the_pods(tmp_path):

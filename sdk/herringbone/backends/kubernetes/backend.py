@@ -200,9 +200,9 @@ class KubernetesBackend(OwnHostsBackend):
 
     def events(self, name: str) -> EventSource:
         # Imported here: a job that is only submitted has no reader of events.
-        from herringbone.backends.sagemaker.events import ServiceEvents
+        from herringbone.backends.kubernetes.events import AttemptEvents
 
-        return ServiceEvents(self._lines(name), lambda: self.describe(name), lambda: self.bill(name))
+        return AttemptEvents(self._lines(name), lambda: self.describe(name), lambda: self.bill(name))
 
     def ask(self, name: str, request: Request) -> Answers:
         # Imported here: only clients that look into a running job need it.
