@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from herringbone.backends.kubernetes.attempt_hosts import NotNowError
 from herringbone.backends.kubernetes.keeper import JobKeeper, keep
 from herringbone.backends.kubernetes.ledger import change
 from herringbone_contract.errors import KubernetesError
@@ -204,7 +205,10 @@ def test_a_host_alone_on_a_node_that_is_away_is_waited_for(tmp_path):
     cluster = cluster_of(tmp_path, instance_count=1)
     steps(cluster, 2)
     cluster.mark_deleted("algo-1", is_away=True)
-    steps(cluster, 5, seconds=600)
+    keeper = keeper_of(cluster)
+    for _ in range(5):
+        keeper.step()
+        cluster.now += 600
     assert not attempts(cluster)
     cluster.end("algo-1", 143)
     steps(cluster, 2)
@@ -277,7 +281,7 @@ def test_a_stop_during_a_restart_makes_no_objects(tmp_path):
     steps(cluster, 1)
     assert cluster.data["attempt"] == "2"
     change(cluster, "team-a", "hb-digits", lambda ledger: msgspec.structs.replace(ledger, stop=7.0))
-    steps(cluster, 2)
+    steps(cluster, 1)
     assert end_of(cluster)["status"] == "Stopped"
     assert not [name for name in names(cluster, "Job") if "-a2-" in name]
 
@@ -340,3 +344,34 @@ def test_a_job_whose_hosts_lost_their_jobs_does_not_wait_for_ever(tmp_path):
     assert [attempt["why"] for attempt in attempts(cluster)][1:] == [
         "algo-2 was lost (exit code 137, killed by SIGKILL: its Job hb-digits-a2-algo-2 is gone)"
     ]
+
+
+def test_a_pod_that_comes_late_to_an_older_attempt_is_deleted(tmp_path):
+    cluster = cluster_of(tmp_path)
+    steps(cluster, 2)
+    lose(cluster)
+    steps(cluster, 3)
+    cluster.run_pods()
+    cluster.remove_pod("algo-1")
+    # The Job controller's work is slow.
+    cluster.run_pods()
+    steps(cluster, 1)
+    assert "hb-digits-a1-algo-1" not in names(cluster, "Job")
+    # With its log.
+    assert "hb-digits-a1-algo-2" in names(cluster, "Job")
+
+
+def test_a_change_that_the_server_refuses_once_costs_no_attempt(tmp_path):
+    cluster = cluster_of(tmp_path)
+    steps(cluster, 2)
+    lose(cluster)
+    put, cluster._put = cluster._put, refuse
+    with pytest.raises(NotNowError):
+        keeper_of(cluster).step()
+    cluster._put = put
+    steps(cluster, 2)
+    assert (len(attempts(cluster)), end_of(cluster)) == (1, None)
+
+
+def refuse(*_: Any) -> None:
+    raise KubernetesError("etcdserver: leader changed", status=500)
