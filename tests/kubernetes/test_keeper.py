@@ -365,13 +365,14 @@ def test_a_change_that_the_server_refuses_once_costs_no_attempt(tmp_path):
     cluster = cluster_of(tmp_path)
     steps(cluster, 2)
     lose(cluster)
-    put, cluster._put = cluster._put, refuse
+    put = cluster._put
+
+    def refuse_once(*_: Any) -> None:
+        cluster._put = put
+        raise KubernetesError("etcdserver: leader changed", status=500)
+
+    cluster._put = refuse_once
     with pytest.raises(NotNowError):
         keeper_of(cluster).step()
-    cluster._put = put
     steps(cluster, 2)
     assert (len(attempts(cluster)), end_of(cluster)) == (1, None)
-
-
-def refuse(*_: Any) -> None:
-    raise KubernetesError("etcdserver: leader changed", status=500)
