@@ -318,13 +318,20 @@ class KubernetesBackend(OwnHostsBackend):
         self._index.update(record.name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
         # Before the pods hear of it: their ends would be a reason for another attempt.
         change(api, namespace, names.job, lambda ledger: msgspec.structs.replace(ledger, stop=grace))
+        refusals: list[KubernetesError] = []
         for pod in of_hosts(list_pods(api, namespace, names)):
             state, attempt = pod_state(pod), int(pod["metadata"]["labels"][Label.ATTEMPT])
-            if state.phase == "running":
-                api.run(namespace, state.pod, CONTAINER, stop_command(grace))
-            elif state.phase != "over":
-                delete(api, "Job", namespace, names._replace(attempt=attempt).host(state.host))
+            try:
+                if state.phase == "running":
+                    api.run(namespace, state.pod, CONTAINER, stop_command(grace))
+                elif state.phase != "over":
+                    delete(api, "Job", namespace, names._replace(attempt=attempt).host(state.host))
+            except KubernetesError as error:
+                # The kubelet of one node is away; the other hosts must hear of the stop.
+                refusals.append(error)
         self._asked.pop(record.name, None)
+        if refusals:
+            raise refusals[0]
 
     def _clean_up(self, api: Api, namespace: str, names: ObjectNames, pods: list[dict[str, Any]]) -> None:
         """Delete what nobody needs after a job's end; its pods stay for their logs."""

@@ -39,7 +39,7 @@ from herringbone_contract.errors import KubernetesError
 from herringbone_contract.failure import Failure
 
 # Between two rounds; while the API server is away, more and more.
-_ROUND_SECONDS, _LONGEST_SECONDS, _SLOWER, _JITTER = 2.0, 15.0, 1.6, 0.25
+_ROUND_SECONDS, _LONGEST_SECONDS, _SLOWER, _JITTER = 3.0, 15.0, 1.6, 0.25
 # The others of a host that has ended badly get this long to end by themselves.
 _PATIENCE_SECONDS = 30.0
 # A host that finds no node for this long may be left out of another attempt.
