@@ -376,3 +376,33 @@ def test_a_change_that_the_server_refuses_once_costs_no_attempt(tmp_path):
         keeper_of(cluster).step()
     steps(cluster, 2)
     assert (len(attempts(cluster)), end_of(cluster)) == (1, None)
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_server_that_is_away_is_asked_less_and_less(tmp_path, status):
+    cluster = cluster_of(tmp_path)
+    naps: list[float] = []
+
+    def away(*_: Any) -> None:
+        raise KubernetesError("the API server does not answer", status=status)
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) > 9:
+            raise CrashError
+
+    cluster._read = away
+    with pytest.raises(CrashError):
+        keep(cluster, "team-a", "digits", sleep=sleep)
+    assert naps[0] < 7 < 11 < naps[-1] < 19
+
+
+def test_an_account_that_may_do_nothing_ends_the_controller_with_the_servers_words(tmp_path):
+    cluster = cluster_of(tmp_path)
+
+    def forbidden(*_: Any) -> None:
+        raise KubernetesError("configmaps is forbidden", status=403)
+
+    cluster._read = forbidden
+    with pytest.raises(KubernetesError, match="configmaps is forbidden"):
+        keep(cluster, "team-a", "digits", sleep=print)

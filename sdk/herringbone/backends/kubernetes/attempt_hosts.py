@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 class NotNowError(Exception):
     """The API server did not take a change of the ledger; everything is read again."""
 
+    def __init__(self, refusal: KubernetesError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
 
 class PodHosts(EndedHosts):
     """`states` are those of the attempt's hosts that ended, or were lost.
@@ -125,7 +129,7 @@ class PodHosts(EndedHosts):
             self._write(ledger)
         except KubernetesError as error:
             # `end_attempt` would take it for a job that cannot be restarted.
-            raise NotNowError(str(error)) from error
+            raise NotNowError(error) from error
 
     def _log(self, state: PodState) -> str:
         """Return what a host's ranks have written last, and note the newest checkpoint among its events."""

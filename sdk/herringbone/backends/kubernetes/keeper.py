@@ -236,12 +236,15 @@ def keep(api: Api, namespace: str, job: str, *, sleep: Callable[[float], None] =
                 return
             failures, said = 0, said or " "
         except (KubernetesError, NotNowError) as error:
-            if isinstance(error, KubernetesError) and error.denied and not said:
-                raise
-            failures += 1
-            if str(error) != said:
-                said = str(error)
-                print(said, file=sys.stderr, flush=True)
+            refusal = error.refusal if isinstance(error, NotNowError) else error
+            if refusal.denied and not said:
+                raise refusal from None
+            # With a conflict somebody else has changed the ledger, which is no trouble.
+            if refusal.status != CONFLICT:
+                failures += 1
+                if str(refusal) != said:
+                    said = str(refusal)
+                    print(said, file=sys.stderr, flush=True)
         seconds = min(_LONGEST_SECONDS, _ROUND_SECONDS * _SLOWER**failures)
         sleep(seconds * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - spreads requests
 
