@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from herringbone.access.requests import ask, way_into
-from herringbone.backends.kubernetes.looking import PodAnswers
+from herringbone.backends.kubernetes.looking import PodAccess, PodAnswers
 from herringbone.backends.kubernetes.states import PodState
 from herringbone.backends.registry import backend_of_job
 from herringbone_contract.errors import KubernetesError, RequestError
@@ -95,6 +95,38 @@ def test_an_answer_is_found_in_the_log_of_the_pod_that_was_asked() -> None:
 )
 def test_a_pod_that_cannot_be_asked_answers_why(api: Api, pod: PodState | None, error: str) -> None:
     assert error in answer_of(api, pod)["error"]
+
+
+class Struck:
+    """The program of a fault, whose pod may end with it."""
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def pieces(self) -> list[Any]:
+        if self.code is None:
+            raise KubernetesError("cut")
+        return []
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "answer"),
+    [("rank", 0, 0), ("rank", 10, 10), ("rank", None, 1), ("lost", 137, 0), ("lost", None, 0), ("lost", 10, 10)],
+)
+def test_a_pod_that_a_fault_ends_has_been_struck(kind: str, code: int | None, answer: int) -> None:
+    class Striking(Api):
+        def stream(self, place: tuple[str, str, str], command: list[str], **_: Any) -> Any:
+            assert command[-2:] == [kind, "2.0"]
+            return Struck(code)
+
+    assert PodAccess(Striking(), "a", "pod-1").strike(kind, 2.0) == answer
 
 
 def test_a_pod_that_hangs_keeps_nobody() -> None:

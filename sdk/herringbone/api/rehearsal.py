@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from herringbone.plan.request import JobRequest
 
 _SERVICE = "sagemaker"
-_SSH = "ssh"
+# Backends whose hosts share nothing by themselves, and what their jobs share.
+_SHARED_FOLDERS = {
+    "ssh": "a folder in one that the inventory has as `shared`",
+    "kubernetes": "a folder of a claim, pvc://CLAIM/FOLDER",
+}
 # The longest end of a run's name: the number of the backend, the fault, and the job that resumes.
 _END_CHARS = max(len(f"-99-{fault}-2") for fault in FAULTS)
 
@@ -87,10 +91,10 @@ def rehearse_request(
 
 def _stage(request: JobRequest, name: str) -> Stage:
     backend = backend_of(request)
-    if backend.name == _SSH and request.options.checkpoint_s3_uri is None:
+    if backend.name in _SHARED_FOLDERS and request.options.checkpoint_s3_uri is None:
         raise OptionError(
-            "checkpoint_s3_uri: jobs of ssh: leave their checkpoints on their machines; name a folder in one that the "
-            "inventory has as `shared`: each run gets a folder below it"
+            f"checkpoint_s3_uri: jobs of {backend.name} leave their checkpoints on their hosts; name "
+            f"{_SHARED_FOLDERS[backend.name]}: each run gets a folder below it"
         )
     stage = Stage(
         ", ".join(dict.fromkeys(group.instance_type for group in groups_of(request))),

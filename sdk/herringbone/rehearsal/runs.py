@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.access.requests import way_into
+from herringbone.backends.kubernetes.claims import is_claim
 from herringbone.plan.inputs import local_path
 from herringbone.plan.request import JobRequest, changed, with_options
 from herringbone.records.description import failure_of
@@ -220,7 +221,7 @@ class Runs:
 
 
 def run_request(request: JobRequest, name: str) -> JobRequest:
-    """Return what all runs share: results in the jobs' own folders, no tracker, and a tag. Pure.
+    """Return what all runs share: results in the jobs' own folders or claim, no tracker, and a tag. Pure.
 
     >>> from herringbone.plan.request import make_request
     >>> asked = make_request("Estimator", {"entry_point": "a.py", "instance_type": "local", "track": "mlflow:http://h/x"})
@@ -230,7 +231,9 @@ def run_request(request: JobRequest, name: str) -> JobRequest:
     given = request.options.tags or ()
     listed = [{"Key": key, "Value": value} for key, value in given.items()] if isinstance(given, dict) else given
     tags = [*listed, {"Key": TAG, "Value": name}]
-    own = {"track": None, "notify": None, "output_path": None, "tensorboard_output_config": None, "tags": tags}
+    own = {"track": None, "notify": None, "tensorboard_output_config": None, "tags": tags}
+    if not is_claim(request.options.output_path):
+        own["output_path"] = None
     return changed(request, {**own, "environment": {HostVariable.FINGERPRINTS: "on"}})
 
 

@@ -88,6 +88,8 @@ def test_runs_have_no_tracker_and_no_folder_of_the_users():
     assert (options.track, options.output_path, options.tensorboard_output_config) == ((), None, None)
     assert options.tags == ({"Key": "team", "Value": "a"}, {"Key": "herringbone:rehearsal", "Value": "a-1"})
     assert options.environment == {"A": "b", "HERRINGBONE_FINGERPRINTS": "on"}
+    # Pods have no folder of the job.
+    assert run_request(asked(output_path="pvc://results/jobs"), "a-1").options.output_path == "pvc://results/jobs"
 
 
 def test_a_rank_is_killed_on_the_first_host_where_mpirun_has_all(monkeypatch):

@@ -41,6 +41,7 @@ _PYTHON = "python3"
 _SEND = f'[ -p {REQUESTS} ] || exit 3; printf %s "$0" >{REQUESTS}'
 _SEND_SECONDS = 10.0
 _NOT_YET_CODE = 3
+_KILLED_CODE = 137
 _PAUSE_SECONDS = 0.25
 # Kubelets count whole seconds, and a line may come from the second before.
 _MARGIN_SECONDS = 2
@@ -134,10 +135,14 @@ class PodAccess:
     def strike(self, kind: str, seconds: float = 0.0) -> int:
         words = enter_words(_PYTHON, None, "", fault_words(kind, seconds))
         with contextlib.closing(self._api.stream(self._place, words, seconds=None)) as program:
-            # The fault may end the pod, and the connection with it.
-            for _ in program.pieces():
-                pass
-            return program.exit_code
+            try:
+                for _ in program.pieces():
+                    pass
+                code = program.exit_code
+            except KubernetesError:
+                # A pod that is lost takes the connection along.
+                code = _KILLED_CODE if kind == "lost" else 1
+            return 0 if kind == "lost" and code == _KILLED_CODE else code
 
     def _start(self, words: Sequence[str], *, terminal: bool = False) -> Execution:
         # A program may be silent for as long as it likes.
