@@ -32,3 +32,13 @@ def test_the_folder_of_buckets_is_written_as_addresses_are(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path / "a")
     options = {"backend": "local_process", "account": "000000000000", "regions": ("us-east-1",), "mapping": None}
     assert _settings(**options, buckets=Path("../b")).buckets == str(tmp_path / "b")
+
+
+@pytest.mark.parametrize("of_type", [False, True])
+def test_pods_do_not_see_the_folder_of_buckets(capsys, tmp_path, of_type):
+    mapping = tmp_path / "mapping.yaml"
+    mapping.write_text("instance_types:\n  ml.m5.large: {backend: 'k8s:team-a'}\n" if of_type else "{}\n")
+    backend = "local_process" if of_type else "k8s:team-a"
+    words = ["serve", "--backend", backend, "--mapping", str(mapping), "--buckets", str(tmp_path)]
+    assert main(words) == 2
+    assert f"--buckets {tmp_path}: pods of k8s: do not see this folder" in capsys.readouterr().err

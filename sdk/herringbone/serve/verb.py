@@ -19,6 +19,7 @@ from herringbone.system.documents import decoded, read_document
 from herringbone_contract.errors import UsageError
 
 _file = click.Path(path_type=Path)
+_PODS = "k8s:"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -90,6 +91,9 @@ def _settings(
         if kind.backend is not None:
             # A mistyped one is an error now, not with the first job.
             backend_for(kind.backend, setting=f"--mapping {mapping}: instance_types: {pattern}: backend")
+    kinds = [kind.backend for kind in (document.instance_types or {}).values() if kind.backend is not None]
+    if buckets is not None and any(each.startswith(_PODS) for each in (backend, *kinds)):
+        raise UsageError(f"--buckets {buckets}: pods of {_PODS} do not see this folder; without it, s3:// is a store's")
     if buckets is not None and not buckets.is_dir():
         raise UsageError(f"--buckets {buckets}: there is no such folder")
     # Without `..`: the addresses of jobs have none either.
