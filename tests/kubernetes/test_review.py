@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from herringbone import TrainingInput
 from herringbone.backends.kubernetes import files, review
 from herringbone.backends.kubernetes.files import job_files
 from herringbone.backends.kubernetes.pods import has_parts, pod_spec
@@ -93,11 +94,16 @@ def test_a_plan_with_every_served_option_passes(tmp_path):
         ),
         ({"enable_network_isolation": True}, UnsupportedError, "enable_network_isolation: pods of a cluster share"),
         ({"kubernetes": {"local_queue": "a"}}, OptionError, "local_queue: Kueue admits the Jobs of 2 hosts one by one"),
+        (
+            {"inputs": {"train": TrainingInput("pvc://data/a", distribution="ShardedByS3Key")}},
+            UnsupportedError,
+            "channel 'train': ShardedByS3Key divides channels in S3 alone",
+        ),
         ({"output_kms_key": "k"}, UnsupportedError, "output_kms_key: the model is not encrypted"),
         (
             {"input_mode": "Pipe", "inputs": "data"},
             UnsupportedError,
-            "Pipe mode, AugmentedManifestFile and",
+            "Pipe mode and AugmentedManifestFile are not in",
         ),
     ],
 )

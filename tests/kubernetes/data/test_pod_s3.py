@@ -18,8 +18,11 @@ from herringbone.backends.kubernetes.packing import fetch_part
 from herringbone.backends.kubernetes.pod_s3 import S3Order
 from herringbone.backends.kubernetes.results import RunningLogs
 from herringbone.backends.kubernetes.s3_results import S3Results
+from herringbone.plan.inputs import Channel, TrainingInput
 from herringbone.records.home import JobFolder
 from herringbone.s3 import sync
+from herringbone_contract.errors import InputError
+from herringbone_contract.resources import HostGroup, ResourceConfig
 from tests.aws_mock import s3, s3_server
 from tests.kubernetes.data.test_results import LOG, record_of
 from tests.kubernetes.planning import kubernetes_plan
@@ -60,7 +63,11 @@ def run_in_pod(verb: str, job: Path, base: Path, **options: Any) -> int:
         "import os, sys, pathlib; from herringbone.backends.kubernetes import pod_s3; "
         "sys.exit(pod_s3.main(sys.argv[2:], pathlib.Path(sys.argv[1]), os.environ))"
     )
-    words = (sys.executable, "-c", program, str(base), verb, str(write_secret(job, **options)), "algo-1")
+    order = write_secret(job, **options)
+    resources = (job / "g0.resourceconfig.json").read_text().replace("@HOST@", "algo-1")
+    (base / "input/config").mkdir()
+    (base / "input/config/resourceconfig.json").write_text(resources)
+    words = (sys.executable, "-c", program, str(base), verb, str(order), "algo-1")
     variables = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     return subprocess.run(words, env={**variables, "HERRINGBONE_ENDED": str(job / "ended")}).returncode
 
@@ -78,13 +85,41 @@ def test_channels_and_checkpoints_are_there_before_the_ranks(s3, job, base):
     put(s3, "data/a.csv", b"1")
     put(s3, "data/deep/b.csv", b"2")
     put(s3, "saved/epoch-1.pt", b"c")
-    assert run_in_pod("fetch", job, base, inputs={"train": "s3://mine/data/"}) == 0
+    shared = TrainingInput("s3://mine/data/", distribution="ShardedByS3Key")
+    assert run_in_pod("fetch", job, base, inputs={"train": "s3://mine/data/", "part": shared}) == 0
     files = {str(path.relative_to(base)): path.read_bytes() for path in base.rglob("*") if path.is_file()}
+    del files["input/config/resourceconfig.json"]
     assert files == {
         "input/data/train/a.csv": b"1",
         "input/data/train/deep/b.csv": b"2",
+        "input/data/part/a.csv": b"1",
         "checkpoints/epoch-1.pt": b"c",
     }
+
+
+@pytest.mark.parametrize(
+    ("host", "groups", "names"),
+    [
+        ("algo-1", None, ["a", "c"]),
+        ("algo-2", None, ["b"]),
+        ("algo-2", ("second",), ["a", "b", "c"]),
+    ],
+)
+def test_hosts_share_a_channel(host, groups, names):
+    resources = ResourceConfig(
+        host, ("algo-1", "algo-2"), groups=(HostGroup("first", "", ("algo-1",)), HostGroup("second", "", ("algo-2",)))
+    )
+    given = TrainingInput("s3://mine/data/", distribution="ShardedByS3Key", instance_groups=groups)
+    files: dict[str, Any] = dict.fromkeys("abc")
+    assert list(pod_s3.share_of(Channel(name="train", input=given), files, host, resources)) == names
+
+
+def test_a_host_without_a_share_is_named():
+    resources = ResourceConfig("algo-2", ("algo-1", "algo-2"))
+    channel = Channel(name="train", input=TrainingInput("s3://mine/data/", distribution="ShardedByS3Key"))
+    files: dict[str, Any] = {"a": None}
+    with pytest.raises(InputError, match=r"channel 'train': ShardedByS3Key divides 1 files .* algo-2 would train on"):
+        pod_s3.share_of(channel, files, "algo-2", resources)
 
 
 def test_a_channel_that_is_not_there_is_the_failure_of_the_host(s3, job, base):

@@ -22,17 +22,18 @@ import msgspec
 from herringbone.aws.location import S3Location
 from herringbone.aws.session import AwsSession
 from herringbone.backends.kubernetes.pods import LOGS
-from herringbone.plan.inputs import Channel
+from herringbone.plan.inputs import Channel, share
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.cache import Count, fetch_all
 from herringbone.s3.names import StoredObject, split
 from herringbone.s3.staging import channel_files, fetch_whole_checkpoints
 from herringbone.s3.sync import CheckpointSync, try_often
 from herringbone_contract import safe_tree
-from herringbone_contract.errors import HerringboneError
+from herringbone_contract.errors import HerringboneError, InputError
 from herringbone_contract.failure import Failure
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import Paths
+from herringbone_contract.resources import ResourceConfig, parse_resource_config
 
 # Made by the pod's program when the host's supervisor is over.
 ENDED = "/herringbone/run/ended"
@@ -61,15 +62,37 @@ def host_location(output: str, job: str, host: str) -> S3Location:
     return S3Location(location.bucket, "/".join(filter(None, (location.key.strip("/"), job))) + f"/hosts/{host}/ml/")
 
 
-def fetch(order: S3Order, base: Path, buckets: Buckets, session: AwsSession) -> None:
+def fetch(order: S3Order, host: str, base: Path, buckets: Buckets, session: AwsSession) -> None:
     """Fetch what the host reads. Raises `HerringboneError` or `OSError`."""
     paths = Paths(base)
     for channel in order.channels:
-        fetch_files(channel_files(channel, buckets), Path(paths.channel(channel.name)), buckets, lambda _: None)
+        files = channel_files(channel, buckets)
+        if channel.sharded:
+            # Of this attempt, which may have fewer hosts than the one before.
+            resources = parse_resource_config(Path(paths.resource_config).read_bytes())
+            files = share_of(channel, files, host, resources)
+        fetch_files(files, Path(paths.channel(channel.name)), buckets, lambda _: None)
     if order.checkpoints is not None:
         # It is still empty, and the fetch makes it.
         Path(paths.checkpoints).rmdir()
         fetch_whole_checkpoints(order.checkpoints, Path(paths.checkpoints), session)
+
+
+def share_of(
+    channel: Channel, files: Mapping[str, StoredObject], host: str, resources: ResourceConfig
+) -> dict[str, StoredObject]:
+    """Return a host's files of a channel with `ShardedByS3Key`. Pure. Raises `InputError` for a host without any."""
+    wanted = channel.input.instance_groups
+    hosts = resources.hosts
+    if wanted is not None:
+        hosts = tuple(name for group in resources.groups if group.name in wanted for name in group.hosts)
+    names = share(sorted(files), host=hosts.index(host), hosts=len(hosts))
+    if not names:
+        raise InputError(
+            f"channel {channel.name!r}: ShardedByS3Key divides {len(files)} files of {channel.input.s3_data} among "
+            f"{len(hosts)} hosts, so {host} would train on nothing: take fewer hosts, or split the data into more files"
+        )
+    return {name: files[name] for name in names}
 
 
 def fetch_files(files: Mapping[str, StoredObject], into: Path, buckets: Buckets, count: Count) -> None:
@@ -148,7 +171,7 @@ def main(words: list[str], base: Path, environ: Mapping[str, str]) -> int:
     buckets = Buckets(session)
     try:
         if verb == "fetch":
-            fetch(order, base, buckets, session)
+            fetch(order, host, base, buckets, session)
         else:
             keep(order, host, base, buckets, Path(environ.get("HERRINGBONE_ENDED", ENDED)).exists)
     except (HerringboneError, OSError) as error:

@@ -124,8 +124,10 @@ def _check_places(plan: JobPlan) -> None:
         refusals["model_dir"] = f"pods share no folder {SHARED_MODEL_DIR}; give model_dir='/opt/ml/model'"
     for channel in plan.channels:
         name = f"channel {channel.name!r}"
-        if is_piped(channel, plan) or channel.sharded or is_augmented(channel):
-            refusals[name] = f"Pipe mode, AugmentedManifestFile and ShardedByS3Key are {_NOT_YET}"
+        if is_piped(channel, plan) or is_augmented(channel):
+            refusals[name] = f"Pipe mode and AugmentedManifestFile are {_NOT_YET}"
+        elif channel.sharded and not is_s3(channel.input.s3_data):
+            refusals[name] = "ShardedByS3Key divides channels in S3 alone among pods; leave distribution out"
         elif channel.path is None and not _is_place(channel.input.s3_data):
             refusals[name] = f"{channel.input.s3_data} is neither {SCHEME}CLAIM/FOLDER nor in S3"
         elif channel.path is not None and not Path(channel.path).exists():
