@@ -28,9 +28,9 @@ def api(tmp_path: Path) -> LocalApi:
     return api
 
 
-def reader_of(api: LocalApi, folder: Path, **options: Any) -> Reader:
+def reader_of(api: LocalApi, folder: Path, **seconds: float) -> Reader:
     ticks: Iterator[int] = iter(range(10_000))
-    return Reader(api, kubernetes_plan(folder, **options), clock=lambda: next(ticks), sleep=lambda _: None)
+    return Reader(api, kubernetes_plan(folder), clock=lambda: next(ticks), sleep=lambda _: None, **seconds)
 
 
 def test_the_object(tmp_path):
@@ -66,6 +66,15 @@ def test_the_object(tmp_path):
 def test_one_pod_serves_all(api, tmp_path):
     assert reader_of(api, tmp_path).pod() == reader_of(api, tmp_path).pod() == "hb-digits-reader-x1"
     assert api.made == 1
+
+
+def test_a_caller_without_time_uses_a_pod_that_runs_and_waits_for_none(api, tmp_path):
+    api._on_job = lambda api, job: api.add_pod(job, phase="Pending")
+    with pytest.raises(RequestError, match="not within 0 s"):
+        reader_of(api, tmp_path, start_seconds=0.0).pod()
+    (pod,) = [each for name, each in api.objects.items() if "/pods/" in name]
+    pod["status"] = RUNNING
+    assert reader_of(api, tmp_path, start_seconds=0.0).pod() == "hb-digits-reader-x1"
 
 
 def test_a_pod_that_has_ended_is_made_again(api, tmp_path):

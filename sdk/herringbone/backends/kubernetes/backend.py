@@ -144,7 +144,8 @@ class KubernetesBackend(OwnHostsBackend):
                 except BaseException:
                     with contextlib.suppress(KubernetesError, RequestError):
                         if parts:
-                            remove_parts(Reader(api, plan, start_seconds=_CLEAN_SECONDS))
+                            # Without a reader that runs, nothing was sent.
+                            remove_parts(Reader(api, plan, start_seconds=0.0))
                     with contextlib.suppress(KubernetesError):
                         delete(api, "ConfigMap", namespace, context.names.job)
                     raise
