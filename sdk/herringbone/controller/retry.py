@@ -231,11 +231,11 @@ def excluded_machines(attempts: Sequence[Attempt]) -> dict[str, str]:
     return {machine: attempt.why for attempt in attempts for machine in attempt.excluded}
 
 
-def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> str:
-    """Return the log line that announces the next attempt, on these machines.
+def announced(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> Attempt:
+    """Return the attempt with the log line that announces the next one, on these machines.
 
     >>> lost = Attempt(1, {}, "algo-2 on n2 was lost", checkpoint="step-40.pt")
-    >>> announcement(lost, 3, {"algo-1": "n1", "algo-2": "n3"})
+    >>> announced(lost, 3, {"algo-1": "n1", "algo-2": "n3"}).announced
     'attempt 2 of 4: algo-2 on n2 was lost; restarting on n1, n3; newest checkpoint: step-40.pt'
     """
     names = ", ".join(dict.fromkeys(machines.values()))
@@ -244,7 +244,7 @@ def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str]) ->
     of_layout = f" with the layout {attempt.layout}" if attempt.layout else ""
     newest = f"newest checkpoint: {attempt.checkpoint}" if attempt.checkpoint else "there is no checkpoint"
     text = f"{attempt.why}; restarting{on}{without}{of_layout}; {newest}"
-    return f"attempt {attempt.number + 1} of {max(attempt.number, retries) + 1}: {text}"
+    return replace(attempt, announced=f"attempt {attempt.number + 1} of {max(attempt.number, retries) + 1}: {text}")
 
 
 def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Attempt]) -> Attempt:
@@ -287,11 +287,6 @@ def with_layout(attempt: Attempt, earlier: Sequence[Attempt], layouts: Sequence[
 def num_replanned(attempts: Sequence[Attempt]) -> int:
     """Return how many of the attempts were followed by one with another layout."""
     return sum(bool(attempt.layout) for attempt in attempts)
-
-
-def announced(attempt: Attempt, retries: int, machines: Mapping[str, str]) -> Attempt:
-    """Return the attempt with the line that announces the next one, on these machines."""
-    return replace(attempt, announced=announcement(attempt, retries, machines))
 
 
 def _excludes(match: PolicyMatch, machines: Mapping[str, str]) -> bool:

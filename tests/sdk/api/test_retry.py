@@ -7,7 +7,7 @@ from herringbone.controller.retry import (
     Attempt,
     Policies,
     PolicyMatch,
-    announcement,
+    announced,
     decide,
     excluded_machines,
     find_policy,
@@ -178,7 +178,7 @@ def test_the_third_attempt_in_a_row_without_a_newer_checkpoint_is_the_last():
 
 def test_the_announcement_names_the_reason_the_machines_and_the_checkpoint():
     attempt = decided(LOST, earlier=[decided(LOST)])
-    assert announcement(attempt, 3, {"algo-1": "n1", "algo-2": "n3"}) == (
+    assert announced(attempt, 3, {"algo-1": "n1", "algo-2": "n3"}).announced == (
         "attempt 3 of 4: algo-2 on n2 was lost (exit code 137, killed by SIGKILL); restarting on n1, n3, "
         "without n2 from now on; there is no checkpoint"
     )

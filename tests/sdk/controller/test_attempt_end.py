@@ -7,7 +7,7 @@ import pytest
 from herringbone.controller.attempt_end import Decision, decide_end, end_attempt, last_columns
 from herringbone.controller.attempts import Saved
 from herringbone.controller.hosts import Conclusion, Restart
-from herringbone.controller.retry import Attempt, Policies, announcement, with_progress
+from herringbone.controller.retry import Attempt, Policies, announced, with_progress
 from herringbone.controller.verdict import Verdict
 from herringbone.records.job_events import JobEvents
 from herringbone_contract.errors import HostError, LaunchError
@@ -187,7 +187,7 @@ def test_a_machine_that_cannot_train_is_replaced(retries, has_others, answer, ea
 
 
 def test_a_replaced_machine_is_announced_and_counts_as_no_attempt_without_progress():
-    line = announcement(REPLACED, 0, {"algo-1": "n1", "algo-2": "n3"})
+    line = announced(REPLACED, 0, {"algo-1": "n1", "algo-2": "n3"}).announced
     assert line.startswith("attempt 2 of 2: unhealthy_host: algo-2: full; restarting on n1, n3, without n2 from now on")
     saved = [replace(REPLACED, checkpoint="step-4", saved=7)] * 3
     assert with_progress(REPLACED, Saved("step-4", 7), saved).checkpoint == "step-4"

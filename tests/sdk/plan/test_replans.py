@@ -12,7 +12,7 @@ from herringbone.controller import completion
 from herringbone.controller.retry import (
     Attempt,
     Policies,
-    announcement,
+    announced,
     decide,
     describe_attempts,
     find_policy,
@@ -126,7 +126,7 @@ def test_attempts_take_one_layout_after_the_other_and_then_the_job_fails():
     assert num_replanned([first, lost, second]) == 2
     with pytest.raises(LaunchError, match="those that were tried: a; b"):
         with_layout(Attempt(4, {}, "why", answer="replan"), [first, lost, second], ["a", "b"])
-    assert "restarting with the layout a; there is no checkpoint" in announcement(first, 3, {})
+    assert "restarting with the layout a; there is no checkpoint" in announced(first, 3, {}).announced
     assert '"NextLayout": "a"' in describe_attempts([first])
     assert "NextLayout" not in describe_attempts([lost])
 

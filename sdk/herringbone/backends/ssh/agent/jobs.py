@@ -94,8 +94,7 @@ class MachineJobs:
         return {"python": sys.executable, "work": str(self._home.path)}
 
     def _stop(self, message: Message, _: bytes) -> Message:
-        self._keepers.note_stop(message["job"])
-        for name in self._keepers.running(message["job"]):
+        for name in self._keepers.last_of(message["job"]):
             self.backend_of(name).stop(name, message["grace"])
         return {}
 
@@ -105,8 +104,7 @@ class MachineJobs:
             JobIndex(self._home.index).update(message["job"], unless_done=True, description=KILLED_LATE)
             self.backend_of(message["job"]).kill(message["job"])
             return {}
-        self._keepers.note_stop(message["job"])
-        for name in self._keepers.running(message["job"]):
+        for name in self._keepers.last_of(message["job"]):
             self.backend_of(name).kill(name)
         return {}
 

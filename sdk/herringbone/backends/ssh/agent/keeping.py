@@ -48,20 +48,18 @@ class Keepers:
             pipe.write(json.dumps(config).encode())
         self._started.returncode = 0
 
-    def running(self, name: str) -> list[str]:
-        """Return the attempts that are not over of an attempt's job, if it has a keeper; else the attempt."""
+    def last_of(self, name: str) -> list[str]:
+        """Return the attempts that are not over of an attempt's job, whose keeper starts no further one.
+
+        Of a job without a keeper the attempt itself.
+        """
         job, _ = split_attempt(name)
         if not self._file(job, ATTEMPTS).exists():
             return [name]
+        self._file(job, STOPPING).touch()
         return [
             row.name for row in JobIndex(self._home.index).all() if split_attempt(row.name)[0] == job and not row.done
         ]
-
-    def note_stop(self, name: str) -> None:
-        """Have the job's keeper, if it has one, start no further attempt."""
-        job, _ = split_attempt(name)
-        if self._file(job, ATTEMPTS).exists():
-            self._file(job, STOPPING).touch()
 
     def _start(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         """Start a keeper, and return the port on which it listens. Without a config it ends with this connection."""
