@@ -206,7 +206,7 @@ class Member:
 
     @property
     def _confirmed(self) -> float:
-        """When the newest asks were sent that a quorum has granted in this bid; -inf for none."""
+        """The time at which the newest asks were sent that a quorum has granted in this bid; -inf for none."""
         moments = sorted(self._grants.values(), reverse=True)
         granted = ({member for member, sent in self._grants.items() if sent >= moment} for moment in moments)
         quorums = (moment for moment, votes in zip(moments, granted, strict=True) if is_quorum(self.members, votes))

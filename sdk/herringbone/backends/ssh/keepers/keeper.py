@@ -137,7 +137,7 @@ class Keeper:
 
     @property
     def _patience(self) -> float:
-        """How long a connection lasts to a machine of which nothing is heard: two looks at one end within a lease."""
+        """The seconds for which a connection lasts when nothing is heard: two tries at one machine fit into a lease."""
         return min(self.config.seconds / 2, _PATIENCE_SECONDS)
 
     def open(self, machine: str, hello: Message) -> Sealed:
