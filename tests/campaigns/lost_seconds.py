@@ -157,7 +157,7 @@ def main() -> int:
     """Run all pairs of an engine and a fault, and print their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", default="process,docker,ssh,slurm")
-    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--faults", help="by default all of the engine")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--image")
     options = parser.parse_args()
@@ -165,10 +165,10 @@ def main() -> int:
     with in_folder(SCRIPT) as folder:
         for name in options.engines.split(","):
             alone = name == "alone"
-            with engine(
-                *(("ssh", folder / "home", None, "5") if alone else (name, folder / "home", options.image))
-            ) as settings:
-                for fault in ALONE if alone else options.faults.split(","):
+            place = ("ssh", folder / "home", None, "5") if alone else (name, folder / "home", options.image)
+            faults = options.faults.split(",") if options.faults else ALONE if alone else FAULTS
+            with engine(*place) as settings:
+                for fault in faults:
                     runs = [(run_alone if alone else run)(settings, fault) for _ in range(options.times)]
                     medians = {each: round(statistics.median(one[each] for one in runs), 2) for each in runs[0]}
                     found[f"{name} {fault}"] = medians
