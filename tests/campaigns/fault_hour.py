@@ -200,10 +200,9 @@ def progress(notes: list[Note]) -> float:
     return done
 
 
-def answers(
-    lost: float, faults: list[float], costs: Measured, every: int, mtbf: float, seconds: float
-) -> dict[str, Any]:
+def answers(costs: Measured, lost: float, faults: list[float], options: argparse.Namespace) -> dict[str, Any]:
     """Return what is predicted from some costs, next to the lost time of a run."""
+    every, mtbf, seconds = options.every, options.mtbf, options.seconds
     tier = Tier(name="disk", blocked=costs.save, save=costs.save, load=costs.load, interval=every * costs.step)
     simulated = seconds - Job([tier], costs.down).run([(fault, 0) for fault in faults], seconds)
     low, high = ettr_bounds([tier], 1 / mtbf, costs.down, seconds)
