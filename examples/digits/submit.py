@@ -50,7 +50,7 @@ def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
         return torch.load(model / "model.pt", weights_only=True, map_location="cpu")
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--pipeline", choices=["simple", "interleaved"], default="interleaved")
@@ -69,7 +69,11 @@ def main() -> None:
         help="two processes on one host, or one on each of several hosts",
     )
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
     shared = {
         "source_dir": str(HERE / "src"),
         # Some images lack tqdm. A library in pure Python can be uploaded next to the script.

@@ -53,7 +53,7 @@ def write_images(folder: Path) -> Path:
 
 
 def _controller_layer() -> bytes:
-    """Return the SDK, and libraries for HTTP and websockets, with their compiled files: pods could not keep those that they make."""
+    """Return what a controller imports, with the compiled files: pods could not keep those that they make."""
     layer, place = io.BytesIO(), f"opt/python/lib/{Path(sysconfig.get_path('stdlib')).name}/site-packages"
     with tarfile.open(fileobj=layer, mode="w") as tar:
         printed = subprocess.run((sys.executable, "-c", _IMPORTS), check=True, capture_output=True, text=True).stdout

@@ -119,7 +119,6 @@ def controller_trouble(pods: Sequence[Mapping[str, Any]]) -> str:
         last = container.get("lastState", {}).get("terminated")
         if last and last["exitCode"] and "running" not in container["state"]:
             said = last.get("message", "").strip().rpartition("\n")[2]
-            return (
-                f"{said or 'it ended'} (exit code {last['exitCode']}); its image must have our wheel, boto3 and websocket-client"
-            )
+            why = f"{said or 'it ended'} (exit code {last['exitCode']})"
+            return f"{why}; its image must have our wheel, boto3 and websocket-client"
     return state.why if state.stuck or state.phase == "waiting" else ""
