@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from herringbone.backends.kubernetes.attempt_hosts import NotNowError
-from herringbone.backends.kubernetes.keeper import JobKeeper, keep
+from herringbone.backends.kubernetes.keeper import JobKeeper
 from herringbone.backends.kubernetes.ledger import change
 from herringbone_contract.errors import KubernetesError
 from herringbone_contract.failure import Failure
@@ -126,33 +126,6 @@ def test_another_controller_goes_on_wherever_the_first_one_ended(tmp_path, crash
     assert (end_of(cluster)["status"], len(attempts(cluster)), cluster.data["attempt"]) == ("Completed", 1, "2")
     assert not cluster.of("Secret") + cluster.of("Service")
     assert {pod["status"]["phase"] for pod in cluster.of("Pod")} == {"Failed", "Succeeded"}
-
-
-def test_of_two_controllers_one_reads_again(tmp_path):
-    cluster = cluster_of(tmp_path)
-    steps(cluster, 2)
-    lose(cluster)
-    read = cluster._read
-
-    def overtaken(path: str, query: dict[str, str]) -> Any:
-        answer = read(path, query)
-        if path.endswith("/configmaps/hb-digits"):
-            # Another controller decides between the read and the write of this one.
-            cluster._read = read
-            keeper_of(cluster).step()
-        return answer
-
-    cluster._read = overtaken
-    naps: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) > 4:
-            raise CrashError
-
-    with pytest.raises(CrashError):
-        keep(cluster, "team-a", "digits", sleep=sleep)
-    assert (len(attempts(cluster)), cluster.data["attempt"]) == (1, "2")
 
 
 def test_another_pod_in_the_place_of_one_that_ran_is_a_lost_host(tmp_path):
@@ -376,33 +349,3 @@ def test_a_change_that_the_server_refuses_once_costs_no_attempt(tmp_path):
         keeper_of(cluster).step()
     steps(cluster, 2)
     assert (len(attempts(cluster)), end_of(cluster)) == (1, None)
-
-
-@pytest.mark.parametrize("status", [None, 503])
-def test_a_server_that_is_away_is_asked_less_and_less(tmp_path, status):
-    cluster = cluster_of(tmp_path)
-    naps: list[float] = []
-
-    def away(*_: Any) -> None:
-        raise KubernetesError("the API server does not answer", status=status)
-
-    def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) > 9:
-            raise CrashError
-
-    cluster._read = away
-    with pytest.raises(CrashError):
-        keep(cluster, "team-a", "digits", sleep=sleep)
-    assert naps[0] < 7 < 11 < naps[-1] < 19
-
-
-def test_an_account_that_may_do_nothing_ends_the_controller_with_the_servers_words(tmp_path):
-    cluster = cluster_of(tmp_path)
-
-    def forbidden(*_: Any) -> None:
-        raise KubernetesError("configmaps is forbidden", status=403)
-
-    cluster._read = forbidden
-    with pytest.raises(KubernetesError, match="configmaps is forbidden"):
-        keep(cluster, "team-a", "digits", sleep=print)
