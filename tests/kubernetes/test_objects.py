@@ -135,7 +135,7 @@ def test_the_page_has_the_role():
     page, rows = Path(__file__).parents[2].joinpath("docs/do/kubernetes.md").read_text(), {}
     for kinds, verbs in re.findall(r"^\| (.+) \| ((?:get|list|create)\b.*) \|$", page, re.MULTILINE):
         for kind, verb in zip(kinds.split("; "), verbs.split("; "), strict=kinds.count(";") == verbs.count(";")):
-            rows |= dict.fromkeys(kind.replace(" of `batch`", ".batch").split(", "), verb.split(", "))
+            rows |= dict.fromkeys(re.sub(r" of `(.+)`", r".\1", kind).split(", "), verb.split(", "))
     assert [f"{verb} {kind}" for kind, verbs in rows.items() for verb in verbs] == permissions()
 
 

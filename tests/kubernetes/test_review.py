@@ -28,7 +28,7 @@ def in_folder(tmp_path, monkeypatch):
 
 
 def test_a_plan_with_every_served_option_passes(tmp_path):
-    settings = {"cpu": 2, "memory": "1Gi", "local_queue": "a", "workload": "jobset", "volumes": {"data": "/data"}}
+    settings = {"cpu": 2, "memory": "1Gi", "volumes": {"data": "/data"}}
     settings["service_account"] = "herringbone"
     plan = kubernetes_plan(
         tmp_path,
@@ -53,6 +53,11 @@ def test_a_plan_with_every_served_option_passes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        (
+            {"max_retry_attempts": 1, "kubernetes": {"workload": "jobset", "service_account": "a"}},
+            UnsupportedError,
+            "max_retry_attempts: with workload 'jobset' it is not in this release yet",
+        ),
         ({"image_uri": None}, OptionError, "image_uri: missing; pods run an image that `herringbone images build`"),
         ({"image_uri": "Team/a:1"}, OptionError, "image_uri: 'Team/a:1' is no image of a registry"),
         ({"output_path": None}, OptionError, "output_path: missing: a pod's files are gone with it"),

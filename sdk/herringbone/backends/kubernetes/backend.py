@@ -118,10 +118,9 @@ class KubernetesBackend(OwnHostsBackend):
 
     def submit(self, plan: JobPlan) -> None:
         settings = settings_of(plan)
-        if settings.workload != "job":
-            raise UnsupportedError(
-                f"kubernetes: workload: submitting a {settings.workload} {_NOT_YET}; `plan` shows it"
-            )
+        if settings.workload == "trainjob":
+            # Pods of one template are not named after their hosts.
+            raise UnsupportedError(f"kubernetes: workload: submitting a trainjob {_NOT_YET}; `plan` shows it")
         namespace, api = namespace_of(plan), self._cluster(settings.context)
         context = self._context(plan)
         service = json.dumps({"context": settings.context, "namespace": namespace})
@@ -190,7 +189,8 @@ class KubernetesBackend(OwnHostsBackend):
         columns = look(api, namespace, record, stored, pods)
         record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
         if record.done:
-            self._clean_up(api, namespace, names._replace(attempt=parse_ledger(stored).attempt), pods)
+            names = names._replace(attempt=parse_ledger(stored).attempt)
+            self._clean_up(api, namespace, names, record, pods)
             with contextlib.suppress(KubernetesError):
                 note_end(api, namespace, names.job, {column: getattr(record, column) for column in _END_COLUMNS})
             self._remove_parts(record)
@@ -326,7 +326,7 @@ class KubernetesBackend(OwnHostsBackend):
                 if state.phase == "running":
                     api.run(namespace, state.pod, CONTAINER, stop_command(grace))
                 elif state.phase != "over":
-                    delete(api, "Job", namespace, names._replace(attempt=attempt).host(state.host))
+                    _delete_host(api, namespace, names._replace(attempt=attempt), record, state.host)
             except KubernetesError as error:
                 # The kubelet of one node is away; the other hosts must hear of the stop.
                 refusals.append(error)
@@ -334,13 +334,14 @@ class KubernetesBackend(OwnHostsBackend):
         if refusals:
             raise refusals[0]
 
-    def _clean_up(self, api: Api, namespace: str, names: ObjectNames, pods: list[dict[str, Any]]) -> None:
+    @staticmethod
+    def _clean_up(api: Api, namespace: str, names: ObjectNames, record: JobRecord, pods: list[dict[str, Any]]) -> None:
         """Delete what nobody needs after a job's end; its pods stay for their logs."""
         with contextlib.suppress(KubernetesError):
             labels = names.labels("host")
             for state in (pod_state(pod) for pod in pods if labels.items() <= pod["metadata"]["labels"].items()):
                 if state.phase != "over":
-                    delete(api, "Job", namespace, names.host(state.host))
+                    _delete_host(api, namespace, names, record, state.host)
             for kind in ("Secret", "Service"):
                 delete(api, kind, namespace, names.hosts)
 
@@ -372,3 +373,15 @@ class KubernetesBackend(OwnHostsBackend):
         if context not in self._clusters:
             self._clusters[context] = self._connect(context)
         return self._clusters[context]
+
+
+def _workload(record: JobRecord) -> str:
+    return str((record.plan_dict["options"].get("kubernetes") or {}).get("workload", "job"))
+
+
+def _delete_host(api: Api, namespace: str, names: ObjectNames, record: JobRecord, host: str) -> None:
+    """Delete a host that does not run. A JobSet would make it again, so it goes as a whole."""
+    if _workload(record) == "jobset":
+        delete(api, "JobSet", namespace, names.hosts)
+    else:
+        delete(api, "Job", namespace, names.host(host))

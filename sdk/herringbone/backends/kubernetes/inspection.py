@@ -76,12 +76,14 @@ def look(api: Api, namespace: str, claim: str | None) -> ClusterReport:
     nodes = _items(api, "api/v1/nodes", "nodes and their devices", hidden)
     quotas = _items(api, f"api/v1/namespaces/{namespace}/resourcequotas", "quotas", hidden)
     ranges = _items(api, f"api/v1/namespaces/{namespace}/limitranges", "limit ranges", hidden)
+    # Without JobSets nobody needs a right to them.
+    wanted = [each for each in permissions() if _GROUPS["jobset"] in groups or not each.endswith(_GROUPS["jobset"])]
     report = ClusterReport(
         server=server,
         client=version("kubernetes"),
         namespace=namespace,
         workloads=["job", *(name for name, group in _GROUPS.items() if group in groups)],
-        denied=[each for each in permissions() if not _may(api, namespace, *each.split())],
+        denied=[each for each in wanted if not _may(api, namespace, *each.split())],
         hidden=hidden,
         nodes=[_node(node) for node in nodes],
         quota={

@@ -57,7 +57,8 @@ def look(
     hosts = [host.name for host in current_plan(plan, ledger).hosts]
     names, refusal = ObjectNames(record.name, ledger.attempt), ""
     if len(states := host_states(pods, hosts, ledger, now)) < len(hosts):
-        refusal = _refusal(api, namespace, {names.host(host) for host in hosts})
+        suffix = "-0" if settings_of(plan).workload == "jobset" else ""
+        refusal = _refusal(api, namespace, {names.host(host) + suffix for host in hosts})
     stopped = record.status == STOPPING or ledger.stop is not None
     columns = columns_of(
         states,

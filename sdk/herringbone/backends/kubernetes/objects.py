@@ -49,6 +49,8 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("", "pods/exec", "get, create"),
     ("", "events", "list"),
     ("batch", "jobs", "get, list, create, delete"),
+    # For `workload: jobset`.
+    ("jobset.x-k8s.io", "jobsets", "create, delete"),
 )
 
 
@@ -205,7 +207,7 @@ def permissions() -> list[str]:
     """Return what the Role allows, each as a verb and a resource.
 
     >>> permissions()[-1]
-    'delete jobs.batch'
+    'delete jobsets.jobset.x-k8s.io'
     """
     return [
         f"{verb} {kind}{'.' if group else ''}{group}"

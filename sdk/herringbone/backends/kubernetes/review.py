@@ -91,6 +91,8 @@ def _check_retries(plan: JobPlan) -> None:
     options, refusals = plan.options, dict[str, str]()
     if options.max_retry_attempts and settings_of(plan).service_account is None:
         refusals["max_retry_attempts"] = _NO_ACCOUNT
+    elif options.max_retry_attempts and settings_of(plan).workload != "job":
+        refusals["max_retry_attempts"] = f"with workload '{settings_of(plan).workload}' it is {_NOT_YET}"
     if options.retry_without_client is False:
         refusals["retry_without_client"] = "the job's controller pod retries, and no client does; leave it out"
     if REPLAN in options.fault_policies.values():
