@@ -47,6 +47,8 @@ def test_a_lost_host_is_retried_without_a_client(submit, cluster, results, check
     wait_until(lambda: job.status == "Completed", 30)
     assert json.loads(model.read_text())["weight"] == expected_weight()
     check_no_step_doubled(checkpoints)
+    # The record of the attempt that failed would be that of the next one, too.
+    assert not list(results.rglob("failure*"))
     (attempt,) = job.describe()["Attempts"]
     assert attempt["FailureReason"].startswith("algo-2 on n")
     text = "\n".join(line.text for line in job.logs())

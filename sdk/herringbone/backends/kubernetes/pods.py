@@ -41,9 +41,9 @@ _TELL = "head -c 4000 /opt/ml/output/failure.json >/dev/termination-log"
 # $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
 # pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
 # for writing, so it never ends: the kubelet is the lifeline of a pod. `out` has the supervisor's output, which images
-# of older releases cannot number. The supervisor's failure is the container's message, which its status keeps. A
-# process that a script has left may keep `out` open, so its end is awaited for some seconds only. Where
-# S3 has a part in the job, `keeper` sends the results once `ended` exists.
+# of older releases cannot number. The supervisor's failure is the container's message, which its status keeps; a
+# claim has what an earlier attempt left. A process that a script has left may keep `out` open, so its end is awaited
+# for some seconds only. Where S3 has a part in the job, `keeper` sends the results once `ended` exists.
 _PROGRAM = f"""\
 umask 077
 limit=$1 group=$2 host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
@@ -57,6 +57,7 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 mkdir -p input/config input/data code model output/data checkpoints
+rm -rf output/failure output/failure.json output/success output/data model/* model/.[!.]*
 cp {JOB_FOLDER}/hyperparameters.json input/config/
 cp {JOB_FOLDER}/$group.inputdataconfig.json input/config/inputdataconfig.json
 sed "s/@HOST@/$host/" {JOB_FOLDER}/$group.resourceconfig.json >input/config/resourceconfig.json
