@@ -104,7 +104,7 @@ class Campaign:
             return not names and not any(map(self.cluster.processes, NODES))
 
         try:
-            wait_until(is_empty, 90)
+            wait_until(is_empty, 150)
         except AssertionError:
             print("left:", names, file=sys.stderr)
         return len(names)
