@@ -48,6 +48,10 @@ def test_a_plan_with_every_served_option_passes(tmp_path):
     )
     review.check(plan, exclude=tmp_path / "home")
     assert review.unused(plan) == ()
+    assert review.unused(kubernetes_plan(tmp_path, code_location="s3://b/c", priority=5)) == (
+        "code_location",
+        "priority",
+    )
 
 
 @pytest.mark.parametrize(

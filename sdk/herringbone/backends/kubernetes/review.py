@@ -24,7 +24,7 @@ from herringbone_contract.errors import InputError, OptionError, UnsupportedErro
 from herringbone_contract.faults.policies import REPLAN
 
 _NAME = "kubernetes"
-_UNUSED = ("framework_version", "py_version", "bake_requirements")
+_UNUSED = ("framework_version", "py_version", "bake_requirements", "code_location")
 # Options that have no effect on other backends, and do on this one.
 _USED = ("kubernetes", "min_instance_count", "retry_without_client")
 _NOT_YET = "not in this release yet on Kubernetes; leave it out"
