@@ -45,7 +45,7 @@ POD: dict[str, Any] = {
                 {"name": "HOME", "value": "/tmp"},
                 {"name": "USER", "value": "trainer"},
                 {"name": "HERRINGBONE_CONTROL", "value": "tcp:algo-1.hb-digits-a1.team-a.svc:7590"},
-                {"name": "HERRINGBONE_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             ],
             "resources": {},
             "securityContext": _RESTRICTED,

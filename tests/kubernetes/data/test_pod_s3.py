@@ -60,16 +60,16 @@ def write_secret(job: Path, **options: Any) -> Path:
 def run_in_pod(verb: str, job: Path, base: Path, **options: Any) -> int:
     """Run the program of a pod, whose own variables have no credentials."""
     program = (
-        "import os, sys, pathlib; from herringbone.backends.kubernetes import pod_s3; "
-        "sys.exit(pod_s3.main(sys.argv[2:], pathlib.Path(sys.argv[1]), os.environ))"
+        "import sys, pathlib; from herringbone.backends.kubernetes import pod_s3; "
+        "sys.exit(pod_s3.main(sys.argv[3:], *map(pathlib.Path, sys.argv[1:3])))"
     )
     order = write_secret(job, **options)
     resources = (job / "g0.resourceconfig.json").read_text().replace("@HOST@", "algo-1")
     (base / "input/config").mkdir()
     (base / "input/config/resourceconfig.json").write_text(resources)
-    words = (sys.executable, "-c", program, str(base), verb, str(order), "algo-1")
+    words = (sys.executable, "-c", program, str(base), str(job / "ended"), verb, str(order), "algo-1")
     variables = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return subprocess.run(words, env={**variables, "HERRINGBONE_ENDED": str(job / "ended")}).returncode
+    return subprocess.run(words, env=variables).returncode
 
 
 def put(s3: Any, key: str, content: bytes) -> None:
@@ -173,5 +173,5 @@ def test_results_that_cannot_be_sent_fail_the_host(job, base, monkeypatch):
     monkeypatch.setattr(sync, "_PAUSE_SECONDS", 0.0)
     (base / "model/a.pt").write_bytes(b"weights")
     order = write_secret(job, output_path="s3://not-there/jobs")
-    assert pod_s3.main(["keep", str(order), "algo-1"], base, {"HERRINGBONE_ENDED": str(job / "ended")}) == 1
+    assert pod_s3.main(["keep", str(order), "algo-1"], base, job / "ended") == 1
     assert "not-there" in json.loads((base / "output/failure.json").read_text())["message"]

@@ -36,7 +36,7 @@ from herringbone_contract.paths import Paths
 from herringbone_contract.resources import ResourceConfig, parse_resource_config
 
 # Made by the pod's program when the host's supervisor is over.
-ENDED = "/herringbone/run/ended"
+ENDED = Path("/herringbone/run/ended")
 _LOOK_SECONDS, _SCAN_SECONDS = 0.5, 5.0
 # The folders of a host that go to output_path.
 SENT = ("model", "output/data", LOGS)
@@ -159,7 +159,7 @@ def _say(text: str) -> None:
     print(f"herringbone: {text}", file=sys.stderr, flush=True)
 
 
-def main(words: list[str], base: Path, environ: Mapping[str, str]) -> int:
+def main(words: list[str], base: Path, ended: Path = ENDED) -> int:
     """Follow an order, and return the exit code; a failure is written where the host's supervisor writes its own."""
     verb, path, host = words
     order = msgspec.json.decode(Path(path).read_bytes(), type=S3Order)
@@ -173,7 +173,7 @@ def main(words: list[str], base: Path, environ: Mapping[str, str]) -> int:
         if verb == "fetch":
             fetch(order, host, base, buckets, session)
         else:
-            keep(order, host, base, buckets, Path(environ.get("HERRINGBONE_ENDED", ENDED)).exists)
+            keep(order, host, base, buckets, ended.exists)
     except (HerringboneError, OSError) as error:
         text = printable(str(error))
         _say(text)
@@ -187,4 +187,4 @@ def main(words: list[str], base: Path, environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], Path("/opt/ml"), os.environ))
+    sys.exit(main(sys.argv[1:], Path("/opt/ml")))

@@ -74,7 +74,7 @@ if [ -e $s3 ]; then
     keeper=$!
 fi
 mkfifo {RUN_FOLDER}/private {RUN_FOLDER}/out
-(python3 -m herringbone_entry.numbered "{LOGS}/$HERRINGBONE_POD.log" <{RUN_FOLDER}/out || exec cat <{RUN_FOLDER}/out) &
+(python3 -m herringbone_entry.numbered "{LOGS}/$POD_NAME.log" <{RUN_FOLDER}/out || exec cat <{RUN_FOLDER}/out) &
 output=$!
 exec 3<>{RUN_FOLDER}/private
 (cat {JOB_FOLDER}/private.json >&3 && mv {RUN_FOLDER}/private {REQUESTS}) &
@@ -224,7 +224,7 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
         "workingDir": "/opt/ml",
         "env": [
             *({"name": name, "value": value} for name, value in _variables(plan, host, context).items()),
-            {"name": "HERRINGBONE_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         ],
         "resources": _resources(plan),
         "securityContext": RESTRICTED,
