@@ -93,7 +93,8 @@ class LocalRun:
 
     @property
     def exit_code(self) -> int:
-        return self._process.wait()
+        code = self._process.wait()
+        return 128 - code if code < 0 else code
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None

@@ -14,8 +14,8 @@ from herringbone.backends.kubernetes.results import ClaimResults, RunningLogs
 from herringbone.records.description import describe_own_job
 from herringbone.records.home import JobFolder
 from herringbone.records.index import JobRecord
-from herringbone_contract.errors import InputError
-from tests.kubernetes.data.local_api import LocalApi
+from herringbone_contract.errors import InputError, KubernetesError
+from tests.kubernetes.data.local_api import LocalApi, LocalRun
 from tests.kubernetes.data.test_reader import OWNER, RUNNING
 from tests.kubernetes.planning import kubernetes_plan
 
@@ -142,6 +142,17 @@ def test_the_lines_of_a_copy(api, claim, tmp_path, running):
     assert list(results.lines("pod-1", "algo-1", 2)) == [lines[1]]
     assert list(results.lines("pod-9", "algo-1", 1)) == []
     assert api.made == (0 if running else 1)
+
+
+@pytest.mark.parametrize(("end", "transient"), [("kill -9 $$", True), ("exit 1", False)])
+def test_a_copy_that_was_not_read_to_its_end_is_no_short_copy(api, tmp_path, monkeypatch, end, transient):
+    line = LOG.partition("\n")[0]
+    monkeypatch.setattr(api, "stream", lambda *_, **__: LocalRun(["sh", "-c", f"echo '{line}'; {end}"], stdin=False))
+    lines = results_of(api, tmp_path, {"algo-1": "pod-2"}).lines("pod-1", "algo-1", 1)
+    assert next(lines) == line.encode()
+    with pytest.raises(KubernetesError) as error:
+        next(lines)
+    assert error.value.transient is transient
 
 
 def test_pods_that_have_left_a_copy(api, claim, tmp_path):

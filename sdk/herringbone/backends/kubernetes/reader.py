@@ -51,6 +51,7 @@ _PAUSE_SECONDS = 0.5
 # A claim on disks far away may be silent for a while, and a connection whose other end is gone is silent for ever.
 SILENCE_SECONDS = 120.0
 _SHOWN_BYTES = 1_000
+_SIGNAL = 128
 _NOT_FOUND, _CONFLICT = 404, 409
 _MOUNT_REASONS = ("FailedMount", "FailedAttachVolume")
 
@@ -170,7 +171,9 @@ class Output:
         """Raise `KubernetesError` for an exit code that is none of these; only after the end of the output."""
         if (code := self._execution.exit_code) not in codes:
             words = self._errors.decode("utf-8", "replace").strip()
-            raise KubernetesError(f"a command in the pod ended with exit code {code}: {words}", status=code)
+            # A command that a signal has killed, as at the end of its container, may be run again elsewhere.
+            status = None if code > _SIGNAL else code
+            raise KubernetesError(f"a command in the pod ended with exit code {code}: {words}", status=status)
 
     def close(self) -> None:
         self._execution.close()

@@ -133,6 +133,8 @@ def _lines(output: Output) -> Iterator[bytes]:
         while chunk := output.read(_CHUNK_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")
             yield from lines
+        # A program that was cut off has not shown all lines.
+        output.check(0)
 
 
 class _Counted:
