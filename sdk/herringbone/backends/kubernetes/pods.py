@@ -56,8 +56,8 @@ while [ $# -gt 0 ]; do
     fi
     shift 2
 done
-mkdir -p input/config input/data code model output/data checkpoints
 rm -rf output/failure output/failure.json output/success output/data model/* model/.[!.]*
+mkdir -p input/config input/data code model output/data checkpoints
 cp {JOB_FOLDER}/hyperparameters.json input/config/
 cp {JOB_FOLDER}/$group.inputdataconfig.json input/config/inputdataconfig.json
 sed "s/@HOST@/$host/" {JOB_FOLDER}/$group.resourceconfig.json >input/config/resourceconfig.json
