@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.backends.kubernetes.parts import remove_parts, send_parts
-from herringbone.backends.kubernetes.reader import Reader
+from herringbone.backends.kubernetes.data.parts import remove_parts, send_parts
+from herringbone.backends.kubernetes.data.reader import Reader
 from herringbone.system.progress import Progress
 from herringbone_contract.errors import KubernetesError
 from tests.kubernetes.data.local_api import LocalApi

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from herringbone.aws.session import AwsSession
-from herringbone.backends.kubernetes import pod_s3
+from herringbone.backends.kubernetes.data import pod_s3
+from herringbone.backends.kubernetes.data.packing import fetch_part
+from herringbone.backends.kubernetes.data.pod_s3 import S3Order
+from herringbone.backends.kubernetes.data.results import RunningLogs
+from herringbone.backends.kubernetes.data.s3_results import S3Results
 from herringbone.backends.kubernetes.files import job_files
-from herringbone.backends.kubernetes.packing import fetch_part
-from herringbone.backends.kubernetes.pod_s3 import S3Order
-from herringbone.backends.kubernetes.results import RunningLogs
-from herringbone.backends.kubernetes.s3_results import S3Results
 from herringbone.plan.inputs import Channel, TrainingInput
 from herringbone.records.home import JobFolder
 from herringbone.s3 import sync
@@ -60,7 +60,7 @@ def write_secret(job: Path, **options: Any) -> Path:
 def run_in_pod(verb: str, job: Path, base: Path, **options: Any) -> int:
     """Run the program of a pod, whose own variables have no credentials."""
     program = (
-        "import sys, pathlib; from herringbone.backends.kubernetes import pod_s3; "
+        "import sys, pathlib; from herringbone.backends.kubernetes.data import pod_s3; "
         "sys.exit(pod_s3.main(sys.argv[3:], *map(pathlib.Path, sys.argv[1:3])))"
     )
     order = write_secret(job, **options)

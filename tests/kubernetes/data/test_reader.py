@@ -11,8 +11,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from herringbone.backends.kubernetes import reader
-from herringbone.backends.kubernetes.reader import Reader, reader_job
+from herringbone.backends.kubernetes.data import reader
+from herringbone.backends.kubernetes.data.reader import Reader, reader_job
 from herringbone_contract.errors import RequestError
 from tests.kubernetes.data.local_api import LocalApi
 from tests.kubernetes.planning import IMAGE, kubernetes_plan

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.backends.kubernetes.packing import fetch_part, model_column, repack_results
-from herringbone.backends.kubernetes.results import ClaimResults, RunningLogs
+from herringbone.backends.kubernetes.data.packing import fetch_part, model_column, repack_results
+from herringbone.backends.kubernetes.data.results import ClaimResults, RunningLogs
 from herringbone.records.description import describe_own_job
 from herringbone.records.home import JobFolder
 from herringbone.records.index import JobRecord

@@ -22,8 +22,12 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
+from herringbone.backends.kubernetes.data.found import jobs_in
+from herringbone.backends.kubernetes.data.packing import fetch_part, model_column, repack_results, results_address
+from herringbone.backends.kubernetes.data.parts import remove_parts, send_parts
+from herringbone.backends.kubernetes.data.reader import Reader
+from herringbone.backends.kubernetes.data.results import ClaimResults, Results, RunningLogs
 from herringbone.backends.kubernetes.files import job_files
-from herringbone.backends.kubernetes.found import jobs_in
 from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, note_end, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts, of_hosts
@@ -37,11 +41,7 @@ from herringbone.backends.kubernetes.names import (
 )
 from herringbone.backends.kubernetes.objects import attempt_objects, controller, job_objects, owner
 from herringbone.backends.kubernetes.orders import stop_command
-from herringbone.backends.kubernetes.packing import fetch_part, model_column, repack_results, results_address
-from herringbone.backends.kubernetes.parts import remove_parts, send_parts
 from herringbone.backends.kubernetes.pods import CONTAINER, PARTS_FOLDER, PodContext, has_parts
-from herringbone.backends.kubernetes.reader import Reader
-from herringbone.backends.kubernetes.results import ClaimResults, Results, RunningLogs
 from herringbone.backends.kubernetes.states import PodState, host_states, pod_state
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.own_hosts import OwnHostsBackend
@@ -268,7 +268,7 @@ class KubernetesBackend(OwnHostsBackend):
         if not is_s3(plan.options.output_path):
             return ClaimResults(api, plan, logs)
         # Imported here: only such jobs need boto.
-        from herringbone.backends.kubernetes.s3_results import S3Results
+        from herringbone.backends.kubernetes.data.s3_results import S3Results
 
         return S3Results(plan, logs)
 

@@ -69,8 +69,8 @@ for archive in {JOB_FOLDER}/channel.*.tar.gz {PARTS}/channel.*.tar.gz; do
 done
 s3={JOB_FOLDER}/$group.s3.json
 if [ -e $s3 ]; then
-    python3 -m herringbone.backends.kubernetes.pod_s3 fetch $s3 "$host" || {{ {_TELL}; exit 1; }}
-    python3 -m herringbone.backends.kubernetes.pod_s3 keep $s3 "$host" &
+    python3 -m herringbone.backends.kubernetes.data.pod_s3 fetch $s3 "$host" || {{ {_TELL}; exit 1; }}
+    python3 -m herringbone.backends.kubernetes.data.pod_s3 keep $s3 "$host" &
     keeper=$!
 fi
 mkfifo {RUN_FOLDER}/private {RUN_FOLDER}/out

@@ -1,4 +1,4 @@
-"""`python3 -m herringbone.backends.kubernetes.pod_s3 fetch|keep ORDER HOST`: what a job has in S3, moved by its pods.
+"""`python3 -m herringbone.backends.kubernetes.data.pod_s3 fetch|keep ORDER HOST`: move what a job has in S3, in a pod.
 
     fetch   before the ranks   channels -> input/data/NAME, whole checkpoints -> checkpoints
     keep    next to them       checkpoints -> checkpoint_s3_uri; when ENDED exists, model, output and log -> output_path

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from herringbone.backends.kubernetes.data.reader import RESULTS, Reader
 from herringbone.backends.kubernetes.pods import PARTS_FOLDER
-from herringbone.backends.kubernetes.reader import RESULTS, Reader
 from herringbone.system.progress import Progress
 from herringbone_contract.errors import KubernetesError
 

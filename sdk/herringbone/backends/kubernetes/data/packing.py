@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.kubernetes.data.results import INSIDE
 from herringbone.backends.kubernetes.pods import HAS_MODEL
-from herringbone.backends.kubernetes.results import INSIDE
 from herringbone.backends.lifecycle import model_of
 from herringbone.controller.artifacts import Say, pack_model, pack_output
 from herringbone.records.index import COMPLETED, STOPPED
@@ -22,7 +22,7 @@ from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.errors import InputError
 
 if TYPE_CHECKING:
-    from herringbone.backends.kubernetes.results import Results
+    from herringbone.backends.kubernetes.data.results import Results
     from herringbone.records.download import Part
     from herringbone.records.home import JobFolder
     from herringbone.records.index import JobRecord

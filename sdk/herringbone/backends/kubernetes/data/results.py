@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
+from herringbone.backends.kubernetes.data.reader import CHECKPOINTS, RESULTS, SILENCE_SECONDS, Output, Reader
 from herringbone.backends.kubernetes.pods import CONTAINER, LOGS
-from herringbone.backends.kubernetes.reader import CHECKPOINTS, RESULTS, SILENCE_SECONDS, Output, Reader
 from herringbone.controller.artifacts import Say
 from herringbone.system.progress import Progress
 from herringbone_contract.archives import unpack

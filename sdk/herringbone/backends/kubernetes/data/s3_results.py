@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from herringbone.aws.location import S3Location
 from herringbone.aws.session import AwsSession
-from herringbone.backends.kubernetes.pod_s3 import fetch_files, host_location
+from herringbone.backends.kubernetes.data.pod_s3 import fetch_files, host_location
+from herringbone.backends.kubernetes.data.results import INSIDE, RunningLogs
 from herringbone.backends.kubernetes.pods import LOGS
-from herringbone.backends.kubernetes.results import INSIDE, RunningLogs
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.names import files_of
 from herringbone.s3.staging import fetch_whole_checkpoints
