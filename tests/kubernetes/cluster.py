@@ -285,8 +285,12 @@ def _hierarchies() -> list[Path]:
 
 
 def _members(cgroup: Path) -> list[int]:
-    found = []
-    for path in cgroup.rglob("cgroup.procs"):
+    found, paths = [], None
+    while paths is None:
+        # The groups of a pod that ends go meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            paths = list(cgroup.rglob("cgroup.procs"))
+    for path in paths:
         with contextlib.suppress(OSError):
             found += [int(word) for word in path.read_text().split()]
     return found
