@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from herringbone.access.requests import ask, way_into
+from herringbone.backends.kubernetes.backend import KubernetesBackend
 from herringbone.backends.kubernetes.looking import PodAccess, PodAnswers
 from herringbone.backends.kubernetes.states import PodState
 from herringbone.backends.registry import backend_of_job
+from herringbone.records.home import Home
 from herringbone_contract.errors import KubernetesError, RequestError
 from tests.conftest import run
 from tests.shells import on_terminal, shell, through
@@ -143,6 +147,34 @@ def test_a_pod_that_hangs_keeps_nobody() -> None:
     assert answers.read() == []
     answers.close()
     ended.set()
+
+
+@pytest.mark.parametrize(("phases", "is_stopped"), [(["Running", "Failed"], True), (["Running"], False)])
+def test_a_pod_that_ends_while_it_is_stopped_is_no_error(tmp_path, monkeypatch, phases, is_stopped) -> None:
+    """The first host's end ends the second one, whose state is seen later."""
+    refused = KubernetesError("cannot exec in a stopped container")
+    monkeypatch.setattr("herringbone.backends.kubernetes.backend._ENDING_SECONDS", 0.05 if is_stopped is False else 30)
+    states = iter(phases)
+    last = phases[-1]
+
+    class Stopping(Api):
+        def call(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
+            phase = next(states, last)
+            container = {"name": "host", "state": {"running": {}}}
+            ended = {"name": "host", "state": {"terminated": {"exitCode": 137}}}
+            status = {"phase": phase, "containerStatuses": [container if phase == "Running" else ended]}
+            metadata = {"name": "pod-1", "labels": {"dev.herringbone/host": "algo-1"}}
+            return {"items": [{"metadata": metadata, "spec": {}, "status": status}]}
+
+        def run(self, *_: Any, **__: Any) -> str:
+            raise refused
+
+    backend = KubernetesBackend(Home(tmp_path), {}, connect=lambda _: Stopping())
+    monkeypatch.setattr(type(backend._index), "update", lambda *_, **__: None)
+    service = json.dumps({"context": None, "namespace": "a", "attempt": 1})
+    record = SimpleNamespace(name="digits", service=service)
+    with contextlib.nullcontext() if is_stopped else pytest.raises(KubernetesError, match="stopped container"):
+        backend._end(record, ["/bin/sh"])
 
 
 # The rank has a server on its own loopback, as a debugger would be.

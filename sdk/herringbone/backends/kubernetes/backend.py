@@ -76,6 +76,7 @@ _ASK_SECONDS = 0.5
 _KILL_SECONDS = 30.0
 # A caller that waits for a job's end waits for the removal of its code, too.
 _CLEAN_SECONDS = 30.0
+_ENDING_SECONDS = 10.0
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 _END_COLUMNS = ("status", "secondary_status", "started", "ended", "failure", "model")
 _NOT_YET = "is not in this release yet for jobs on Kubernetes"
@@ -319,7 +320,7 @@ class KubernetesBackend(OwnHostsBackend):
         self._index.update(record.name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
         # Before the pods hear of it: their ends would be a reason for another attempt.
         change(api, namespace, names.job, lambda ledger: msgspec.structs.replace(ledger, stop=grace))
-        refusals: list[KubernetesError] = []
+        refusals: dict[str, KubernetesError] = {}
         for pod in of_hosts(list_pods(api, namespace, names)):
             state, attempt = pod_state(pod), int(pod["metadata"]["labels"][Label.ATTEMPT])
             try:
@@ -328,11 +329,24 @@ class KubernetesBackend(OwnHostsBackend):
                 elif state.phase != "over":
                     _delete_host(api, namespace, names._replace(attempt=attempt), record, state.host)
             except KubernetesError as error:
-                # The kubelet of one node is away; the other hosts must hear of the stop.
-                refusals.append(error)
+                # The kubelet of one node is away, or the host ends with another one; the rest must hear of the stop.
+                refusals[state.pod] = error
         self._asked.pop(record.name, None)
-        if refusals:
-            raise refusals[0]
+        for name, error in refusals.items():
+            if not self._ends(record, name):
+                raise error
+
+    def _ends(self, record: JobRecord, pod: str) -> bool:
+        """Report whether a pod is over, or will be in a moment: its state comes later than its end."""
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while True:
+            api, namespace, names = self._place(record)
+            states = {state.pod: state for state in map(pod_state, of_hosts(list_pods(api, namespace, names)))}
+            if pod not in states or states[pod].phase == "over":
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(self.pace.shortest)
 
     @staticmethod
     def _clean_up(api: Api, namespace: str, names: ObjectNames, record: JobRecord, pods: list[dict[str, Any]]) -> None:
