@@ -24,7 +24,7 @@ _BUSYBOX = Path("/bin/busybox")
 # Prints the files that a controller imports, with their compiled forms.
 _IMPORTS = """
 import sys
-import herringbone.backends.kubernetes.keeper, urllib3, websocket
+import herringbone.backends.kubernetes.attempts.keeper, urllib3, websocket
 skip = {"herringbone_contract", "msgspec", "kubernetes_validate", "_distutils_hack"}
 for name, module in list(sys.modules.items()):
     for file in {getattr(module, "__file__", None), getattr(module, "__cached__", None)} - {None}:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from herringbone.backends.kubernetes.keeper import keep
+from herringbone.backends.kubernetes.attempts.keeper import keep
 from herringbone_contract.errors import KubernetesError
 from tests.kubernetes.fake_cluster import CrashError
 from tests.kubernetes.test_keeper import attempts, cluster_of, keeper_of, lose, steps

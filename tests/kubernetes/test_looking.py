@@ -7,17 +7,16 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from herringbone.access.requests import ask, way_into
-from herringbone.backends.kubernetes.backend import KubernetesBackend
+from herringbone.backends.kubernetes.attempts.orders import stop_hosts
 from herringbone.backends.kubernetes.looking import PodAccess, PodAnswers
+from herringbone.backends.kubernetes.names import ObjectNames
 from herringbone.backends.kubernetes.states import PodState
 from herringbone.backends.registry import backend_of_job
-from herringbone.records.home import Home
 from herringbone_contract.errors import KubernetesError, RequestError
 from tests.conftest import run
 from tests.shells import on_terminal, shell, through
@@ -150,12 +149,9 @@ def test_a_pod_that_hangs_keeps_nobody() -> None:
 
 
 @pytest.mark.parametrize(("phases", "is_stopped"), [(["Running", "Failed"], True), (["Running"], False)])
-def test_a_pod_that_ends_while_it_is_stopped_is_no_error(tmp_path, monkeypatch, phases, is_stopped) -> None:
+def test_a_pod_that_ends_while_it_is_stopped_is_no_error(phases, is_stopped) -> None:
     """The first host's end ends the second one, whose state is seen later."""
-    refused = KubernetesError("cannot exec in a stopped container")
-    monkeypatch.setattr("herringbone.backends.kubernetes.backend._ENDING_SECONDS", 0.05 if is_stopped is False else 30)
-    states = iter(phases)
-    last = phases[-1]
+    states, last = iter(phases), phases[-1]
 
     class Stopping(Api):
         def call(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
@@ -163,18 +159,15 @@ def test_a_pod_that_ends_while_it_is_stopped_is_no_error(tmp_path, monkeypatch, 
             container = {"name": "host", "state": {"running": {}}}
             ended = {"name": "host", "state": {"terminated": {"exitCode": 137}}}
             status = {"phase": phase, "containerStatuses": [container if phase == "Running" else ended]}
-            metadata = {"name": "pod-1", "labels": {"dev.herringbone/host": "algo-1"}}
+            labels = {"host": "algo-1", "part": "host", "attempt": "1"}
+            metadata = {"name": "pod-1", "labels": {f"dev.herringbone/{name}": text for name, text in labels.items()}}
             return {"items": [{"metadata": metadata, "spec": {}, "status": status}]}
 
         def run(self, *_: Any, **__: Any) -> str:
-            raise refused
+            raise KubernetesError("cannot exec in a stopped container")
 
-    backend = KubernetesBackend(Home(tmp_path), {}, connect=lambda _: Stopping())
-    monkeypatch.setattr(type(backend._index), "update", lambda *_, **__: None)
-    service = json.dumps({"context": None, "namespace": "a", "attempt": 1})
-    record = SimpleNamespace(name="digits", service=service)
     with contextlib.nullcontext() if is_stopped else pytest.raises(KubernetesError, match="stopped container"):
-        backend._end(record, ["/bin/sh"])
+        stop_hosts(Stopping(), "a", ObjectNames("digits"), 1.0, is_set=False, seconds=30.0 if is_stopped else 0.0)
 
 
 # The rank has a server on its own loopback, as a debugger would be.

@@ -22,15 +22,24 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
+from herringbone.backends.kubernetes.attempts.ledger import (
+    CONFLICT,
+    Ledger,
+    change,
+    delete,
+    note_end,
+    parse_ledger,
+    read_owner,
+)
+from herringbone.backends.kubernetes.attempts.orders import clean_up, stop_hosts
 from herringbone.backends.kubernetes.data.found import jobs_in
 from herringbone.backends.kubernetes.data.packing import fetch_part, model_column, repack_results, results_address
 from herringbone.backends.kubernetes.data.parts import remove_parts, send_parts
 from herringbone.backends.kubernetes.data.reader import Reader
 from herringbone.backends.kubernetes.data.results import ClaimResults, Results, RunningLogs
 from herringbone.backends.kubernetes.files import job_files
-from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, change, delete, note_end, parse_ledger, read_owner
 from herringbone.backends.kubernetes.logs import JobLogs
-from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts, of_hosts
+from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts
 from herringbone.backends.kubernetes.names import (
     Label,
     ObjectNames,
@@ -40,9 +49,8 @@ from herringbone.backends.kubernetes.names import (
     settings_of,
 )
 from herringbone.backends.kubernetes.objects import attempt_objects, controller, job_objects, owner
-from herringbone.backends.kubernetes.orders import stop_command
-from herringbone.backends.kubernetes.pods import CONTAINER, PARTS_FOLDER, PodContext, has_parts
-from herringbone.backends.kubernetes.states import PodState, host_states, pod_state
+from herringbone.backends.kubernetes.pods import PARTS_FOLDER, PodContext, has_parts
+from herringbone.backends.kubernetes.states import PodState, host_states
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.shown_logs import ShownLogs
@@ -76,7 +84,6 @@ _ASK_SECONDS = 0.5
 _KILL_SECONDS = 30.0
 # A caller that waits for a job's end waits for the removal of its code, too.
 _CLEAN_SECONDS = 30.0
-_ENDING_SECONDS = 10.0
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 _END_COLUMNS = ("status", "secondary_status", "started", "ended", "failure", "model")
 _NOT_YET = "is not in this release yet for jobs on Kubernetes"
@@ -191,7 +198,7 @@ class KubernetesBackend(OwnHostsBackend):
         record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
         if record.done:
             names = names._replace(attempt=parse_ledger(stored).attempt)
-            self._clean_up(api, namespace, names, record, pods)
+            clean_up(api, namespace, names, pods, is_set=_is_set(record))
             with contextlib.suppress(KubernetesError):
                 note_end(api, namespace, names.job, {column: getattr(record, column) for column in _END_COLUMNS})
             self._remove_parts(record)
@@ -315,49 +322,13 @@ class KubernetesBackend(OwnHostsBackend):
         return JobLogs(api, namespace, pods, self._results(record), all_pods)
 
     def _end(self, record: JobRecord, grace: float) -> None:
-        """Mark a job as stopping, stop the hosts of pods that run, and delete pods that do not run yet."""
+        """Mark a job as stopping, and tell its hosts."""
         api, namespace, names = self._place(record)
         self._index.update(record.name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
         # Before the pods hear of it: their ends would be a reason for another attempt.
         change(api, namespace, names.job, lambda ledger: msgspec.structs.replace(ledger, stop=grace))
-        refusals: dict[str, KubernetesError] = {}
-        for pod in of_hosts(list_pods(api, namespace, names)):
-            state, attempt = pod_state(pod), int(pod["metadata"]["labels"][Label.ATTEMPT])
-            try:
-                if state.phase == "running":
-                    api.run(namespace, state.pod, CONTAINER, stop_command(grace))
-                elif state.phase != "over":
-                    _delete_host(api, namespace, names._replace(attempt=attempt), record, state.host)
-            except KubernetesError as error:
-                # The kubelet of one node is away, or the host ends with another one; the rest must hear of the stop.
-                refusals[state.pod] = error
+        stop_hosts(api, namespace, names, grace, is_set=_is_set(record))
         self._asked.pop(record.name, None)
-        for name, error in refusals.items():
-            if not self._ends(record, name):
-                raise error
-
-    def _ends(self, record: JobRecord, pod: str) -> bool:
-        """Report whether a pod is over, or will be in a moment: its state comes later than its end."""
-        deadline = time.monotonic() + _ENDING_SECONDS
-        while True:
-            api, namespace, names = self._place(record)
-            states = {state.pod: state for state in map(pod_state, of_hosts(list_pods(api, namespace, names)))}
-            if pod not in states or states[pod].phase == "over":
-                return True
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(self.pace.shortest)
-
-    @staticmethod
-    def _clean_up(api: Api, namespace: str, names: ObjectNames, record: JobRecord, pods: list[dict[str, Any]]) -> None:
-        """Delete what nobody needs after a job's end; its pods stay for their logs."""
-        with contextlib.suppress(KubernetesError):
-            labels = names.labels("host")
-            for state in (pod_state(pod) for pod in pods if labels.items() <= pod["metadata"]["labels"].items()):
-                if state.phase != "over":
-                    _delete_host(api, namespace, names, record, state.host)
-            for kind in ("Secret", "Service"):
-                delete(api, kind, namespace, names.hosts)
 
     def _remove_parts(self, record: JobRecord) -> str:
         """Remove code and channels from the job's results, and return what stays there, in words."""
@@ -389,13 +360,5 @@ class KubernetesBackend(OwnHostsBackend):
         return self._clusters[context]
 
 
-def _workload(record: JobRecord) -> str:
-    return str((record.plan_dict["options"].get("kubernetes") or {}).get("workload", "job"))
-
-
-def _delete_host(api: Api, namespace: str, names: ObjectNames, record: JobRecord, host: str) -> None:
-    """Delete a host that does not run. A JobSet would make it again, so it goes as a whole."""
-    if _workload(record) == "jobset":
-        delete(api, "JobSet", namespace, names.hosts)
-    else:
-        delete(api, "Job", namespace, names.host(host))
+def _is_set(record: JobRecord) -> bool:
+    return (record.plan_dict["options"].get("kubernetes") or {}).get("workload") == "jobset"

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
-from herringbone.backends.kubernetes.ledger import NOT_FOUND, parse_ledger
+from herringbone.backends.kubernetes.attempts.ledger import NOT_FOUND, parse_ledger
+from herringbone.backends.kubernetes.attempts.next_attempt import current_plan
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, settings_of
-from herringbone.backends.kubernetes.next_attempt import current_plan
 from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import columns_of, described, host_states, pod_state, refusal_of
 from herringbone.plan.plan import parse_plan

@@ -36,6 +36,7 @@ MAX_SECRET_BYTES = 900 << 10
 PRIVATE, CODE = "private.json", "sourcedir.tar.gz"
 _NEVER_AGAIN = {"completions": 1, "parallelism": 1, "backoffLimit": 0}
 _CONTROLLER_RETRIES = 6
+_KEEPER = "herringbone.backends.kubernetes.attempts.keeper"
 _TOKEN_SECONDS = 3600
 _TRAINER = "dev.herringbone/sdk"
 # What the account of the controller, and whoever submits jobs, may do in the namespace: the text of the page.
@@ -167,7 +168,13 @@ def controller(plan: JobPlan, context: PodContext) -> dict[str, Any]:
         # Its log has lines of the job, and is read as a host's.
         "name": CONTAINER,
         "image": plan.arguments.image_uri,
-        "command": ["python3", "-m", "herringbone.backends.kubernetes.keeper", namespace_of(plan), plan.job_name],
+        "command": [
+            "python3",
+            "-m",
+            "herringbone.backends.kubernetes.attempts.keeper",
+            namespace_of(plan),
+            plan.job_name,
+        ],
         # The client looks there for a kubeconfig, and the user has no home.
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108
         # What it says at a failed start is in its pod's status, so that every client can tell it.

@@ -1,4 +1,4 @@
-"""The controller of a job: `python3 -m herringbone.backends.kubernetes.keeper NAMESPACE JOB`, in a pod of its own.
+"""The controller of a job: `python3 -m herringbone.backends.kubernetes.attempts.keeper NAMESPACE JOB`, in a pod of its own.
 
     ledger + pods --> note who runs --> tell who is to end --> attempt over --> end_attempt --> another ledger
          ^                                                                                          |
@@ -22,12 +22,20 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
-from herringbone.backends.kubernetes.attempt_hosts import NotNowError, PodHosts
-from herringbone.backends.kubernetes.fates import fitting_count, is_over, why_it_went, with_losses
-from herringbone.backends.kubernetes.ledger import CONFLICT, Ledger, Noted, delete, parse_ledger, read_owner, save
+from herringbone.backends.kubernetes.attempts.fates import fitting_count, is_over, why_it_went, with_losses
+from herringbone.backends.kubernetes.attempts.hosts import NotNowError, PodHosts
+from herringbone.backends.kubernetes.attempts.ledger import (
+    CONFLICT,
+    Ledger,
+    Noted,
+    delete,
+    parse_ledger,
+    read_owner,
+    save,
+)
+from herringbone.backends.kubernetes.attempts.next_attempt import context_of, current_plan, next_objects, silence_of
+from herringbone.backends.kubernetes.attempts.orders import stop_command
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
-from herringbone.backends.kubernetes.next_attempt import context_of, current_plan, next_objects, silence_of
-from herringbone.backends.kubernetes.orders import stop_command
 from herringbone.backends.kubernetes.pods import CONTAINER
 from herringbone.backends.kubernetes.states import PodState, end_columns, host_states
 from herringbone.controller.attempt_end import end_attempt
