@@ -33,8 +33,8 @@ POD: dict[str, Any] = {
             "image": IMAGE,
             "args": [
                 *("train", "3600", "g0", "algo-1"),
-                *(f"{_FOLDER}/model", "/opt/ml/model"),
-                *(f"{_FOLDER}/output", "/opt/ml/output"),
+                *("write", f"{_FOLDER}/model", "/opt/ml/model"),
+                *("write", f"{_FOLDER}/output", "/opt/ml/output"),
             ],
             "workingDir": "/opt/ml",
             "env": [

@@ -110,15 +110,17 @@ def test_every_option_is_in_the_pods(tmp_path):
     assert container["resources"] == {"requests": amounts, "limits": amounts}
     assert (pod["priorityClassName"], pod["nodeSelector"]) == ("high", {"pool": "gpu"})
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
-    assert pod["tolerations"][0] == {"operator": "Exists", "key": "gpu", "effect": "NoExecute", "tolerationSeconds": 5}
+    # One that names no taint of ours comes after ours.
+    assert pod["tolerations"][2] == {"operator": "Exists", "key": "gpu", "effect": "NoExecute", "tolerationSeconds": 5}
     assert template["metadata"]["annotations"] == {"note": "any text"}
     assert template["metadata"]["labels"]["team"] == "a"
     assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1073741824"}} in pod["volumes"]
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-    data = {"name": "claim-0", "subPath": "train", "readOnly": True}
-    assert mounts["/opt/ml/input/data/train"] == {"mountPath": "/opt/ml/input/data/train", **data}
+    whole = "/herringbone/claims/claim-0"
+    assert mounts[whole] == {"name": "claim-0", "mountPath": whole, "readOnly": True}
     assert mounts["/more"] == {"name": "claim-0", "mountPath": "/more"}
-    assert container["args"][4:6] == ["/herringbone/claims/claim-1/a", "/opt/ml/checkpoints"]
+    assert container["args"][4:7] == ["read", f"{whole}/train", "/opt/ml/input/data/train"]
+    assert container["args"][7:10] == ["write", "/herringbone/claims/claim-1/a", "/opt/ml/checkpoints"]
     assert mounts["/herringbone/claims/claim-1"] == {"name": "claim-1", "mountPath": "/herringbone/claims/claim-1"}
     assert "'n3'" in str(pod["affinity"])
 
@@ -185,7 +187,7 @@ def test_a_trainjob_has_one_template_for_all_hosts(tmp_path):
     spec = attempt_objects(plan, context_of(plan))[-1]["spec"]
     assert (spec["runtimeRef"], spec["trainer"]["numNodes"]) == ({"name": "mine"}, 3)
     assert spec["trainer"]["args"][:4] == ["train", "3600", "g0", ""]
-    assert spec["trainer"]["args"][4].endswith("jobs/digits/hosts/@HOST@/ml/model")
+    assert spec["trainer"]["args"][5].endswith("jobs/digits/hosts/@HOST@/ml/model")
     assert spec["trainer"]["resourcesPerNode"]["limits"] == {"cpu": "2"}
     control = next(each["value"] for each in spec["trainer"]["env"] if each["name"] == "HERRINGBONE_CONTROL")
     assert control == "tcp:hb-digits-a1-node-0-0.hb-digits-a1.team-a.svc:7590"

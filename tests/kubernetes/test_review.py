@@ -183,7 +183,7 @@ def test_what_s3_has_in_a_job_is_in_the_secret_without_credentials(tmp_path):
     assert json.loads(secret["hyperparameters.json"])["sagemaker_submit_directory"] == '"s3://mine/c.tar.gz"'
     mounts = pod_spec(stored, stored.hosts[0], context_of(stored))["containers"][0]["volumeMounts"]
     claims = [mount["mountPath"] for mount in mounts if mount["name"].startswith("claim")]
-    assert claims == ["/opt/ml/input/data/claim"]
+    assert claims == ["/herringbone/claims/claim-0"]
 
 
 def test_data_that_is_too_large_for_the_api_server_is_refused(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,6 +58,7 @@ from herringbone.backends.shown_logs import ShownLogs
 from herringbone.plan.plan import parse_plan
 from herringbone.records.home import Home, find_home
 from herringbone.records.index import STOPPING, JobRecord
+from herringbone.show.console import Console
 from herringbone.system.interrupt import OnInterrupt
 from herringbone.system.polling import Pace
 from herringbone.system.progress import Progress
@@ -172,11 +174,16 @@ class KubernetesBackend(OwnHostsBackend):
         """
         self._home.make()
         records = jobs_in(self._cluster(context), parse_namespace(instance_type), context)
-        known = {record.name for record in self._index.all()}
+        known = {record.name: record for record in self._index.all()}
         for record in records:
             if record.name not in known:
                 self._index.add(record)
-        return [record.name for record in records]
+            elif not _is_same(known[record.name], record):
+                Console(sys.stderr).say(
+                    f"{record.name}: left out: this machine has another job of that name; "
+                    f"`herringbone rm {record.name}` removes it here"
+                )
+        return [one.name for one in records if _is_same(known.get(one.name, one), one)]
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -194,6 +201,10 @@ class KubernetesBackend(OwnHostsBackend):
             return settle(
                 self._index, name, Failure(exit_code=0, message=f"its objects in namespace {namespace} were deleted")
             )
+        if record.client is not None and self._is_unfinished(record):
+            # A client that was killed before it had made all hosts.
+            delete(api, "ConfigMap", namespace, names.job)
+            return settle(self._index, name, client_died("the cluster had the job"))
         columns = look(api, namespace, record, stored, pods)
         record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
         if record.done:
@@ -348,6 +359,14 @@ class KubernetesBackend(OwnHostsBackend):
         states = host_states(list_pods(api, namespace, names), hosts, ledger, time.time())
         return {host: next((state for state in states if state.host == host), None) for host in hosts}
 
+    def _is_unfinished(self, record: JobRecord) -> bool:
+        """Report whether the cluster lacks hosts of the first attempt."""
+        api, namespace, names = self._place(record)
+        if _is_set(record):
+            return False
+        found = api.call("GET", path_of("Job", namespace), **names.selector(PodKind.HOST))["items"]
+        return not {job["metadata"]["name"] for job in found} >= set(map(names.host, self._host_names(record.name)))
+
     def _place(self, record: JobRecord) -> tuple[Api, str, ObjectNames]:
         service = json.loads(record.service or "{}")
         if "namespace" not in service:
@@ -362,3 +381,9 @@ class KubernetesBackend(OwnHostsBackend):
 
 def _is_set(record: JobRecord) -> bool:
     return (record.plan_dict["options"].get("kubernetes") or {}).get("workload") == "jobset"
+
+
+def _is_same(known: JobRecord, found: JobRecord) -> bool:
+    """Report whether a row of the index is that of a job that was found in a namespace."""
+    place = json.loads(known.service or "{}").get("namespace")
+    return known.backend == found.backend and place == json.loads(found.service or "{}")["namespace"]

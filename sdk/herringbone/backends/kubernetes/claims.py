@@ -8,6 +8,7 @@ from typing import NamedTuple
 from herringbone_contract.errors import OptionError
 
 SCHEME = "pvc://"
+HOST_MARK = "@HOST@"
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -19,6 +20,15 @@ class Place(NamedTuple):
 
     def below(self, *names: str) -> Place:
         return Place(self.claim, "/".join(filter(None, (self.folder, *names))))
+
+
+def literal(text: str) -> str:
+    """Return a text as a word of a pod's program, in which Kubernetes replaces `$(NAME)` by variables.
+
+    >>> literal("pvc/$(USER)")
+    'pvc/$$(USER)'
+    """
+    return text.replace("$(", "$$(")
 
 
 def is_claim(address: str | None) -> bool:
@@ -33,6 +43,7 @@ def parse_place(option: str, address: str) -> Place:
     """
     claim, _, folder = address.removeprefix(SCHEME).partition("/")
     parts = [part for part in folder.split("/") if part]
-    if not address.startswith(SCHEME) or not _CLAIM.fullmatch(claim) or {".", ".."} & set(parts):
+    # Pods write their own names in the place of HOST_MARK.
+    if not address.startswith(SCHEME) or not _CLAIM.fullmatch(claim) or {".", ".."} & set(parts) or HOST_MARK in folder:
         raise OptionError(f"{option}: {address!r} is no folder of a claim; write pvc://CLAIM/FOLDER")
     return Place(claim, "/".join(parts))

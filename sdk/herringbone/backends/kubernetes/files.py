@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from herringbone.backends.kubernetes.claims import is_claim
 from herringbone.backends.kubernetes.data.pod_s3 import S3Order
 from herringbone.backends.kubernetes.objects import CODE, MAX_SECRET_BYTES, PRIVATE
 from herringbone.backends.kubernetes.pods import JOB_FOLDER, PARTS, group_number
+from herringbone.backends.sagemaker.channel_files import list_files
 from herringbone.code.archive import pack_code
 from herringbone.code.reproducible import write_tar, zipped
 from herringbone.plan.host_tree import channel_configs, channels_of, resource_config_of
@@ -66,7 +67,7 @@ def job_files(plan: JobPlan, key: bytes, *, exclude: Path) -> Iterator[JobFiles]
         for channel in plan.channels:
             if channel.path is not None:
                 name = f"channel.{channel.name}.tar.gz"
-                parts[name] = _packed(Path(channel.path), Path(folder, name))
+                parts[name] = _packed(list_files(Path(channel.path), channel.name), Path(folder, name))
         files["hyperparameters.json"] = _json(with_code_in(plan, JOB_FOLDER).hyperparameters)
         size = sum(map(len, files.values())) + sum(path.stat().st_size for path in parts.values())
         if size <= MAX_SECRET_BYTES:
@@ -87,7 +88,7 @@ def job_files(plan: JobPlan, key: bytes, *, exclude: Path) -> Iterator[JobFiles]
 def check_size(plan: JobPlan) -> None:
     """Raise `InputError` for channels that are too large to be sent from here."""
     sizes = {
-        channel.name: sum(path.stat().st_size for path in _files_of(Path(channel.path)))
+        channel.name: sum(path.stat().st_size for path in list_files(Path(channel.path), channel.name).values())
         for channel in plan.channels
         if channel.path is not None
     }
@@ -146,15 +147,10 @@ def _code(plan: JobPlan, folder: Path, exclude: Path) -> Path:
     return pack_code(plan.source, folder, exclude=exclude).path
 
 
-def _files_of(path: Path) -> list[Path]:
-    return sorted(each for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file())
-
-
-def _packed(path: Path, target: Path) -> Path:
-    """Pack a file, or all files of a folder, as a tar.gz."""
-    folder = path if path.is_dir() else path.parent
+def _packed(files: Mapping[str, Path], target: Path) -> Path:
+    """Pack files, by their names, as a tar.gz."""
     with target.open("wb") as content, zipped(content, level=_LEVEL) as packer:
-        write_tar({str(each.relative_to(folder)): partial(_opened, each) for each in _files_of(path)}, packer)
+        write_tar({name: partial(_opened, path) for name, path in files.items()}, packer)
     return target
 
 

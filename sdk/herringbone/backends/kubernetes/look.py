@@ -14,7 +14,7 @@ from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, s
 from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import columns_of, described, host_states, pod_state, refusal_of
 from herringbone.plan.plan import parse_plan
-from herringbone.records.index import STOPPING, TERMINAL, JobRecord
+from herringbone.records.index import COMPLETED, STOPPING, TERMINAL, JobRecord
 from herringbone_contract.errors import KubernetesError
 
 _DECIDES = "attempt {} is over, and the job's controller has not decided yet what follows"
@@ -73,8 +73,8 @@ def look(
     if record.started is not None:
         columns.pop("started", None)
     is_over = columns["status"] in TERMINAL
-    # After a stop no attempt follows, whoever says so.
-    if settings_of(plan).service_account is None or (stopped and is_over):
+    # After a stop or a good end no attempt follows, whoever says so.
+    if settings_of(plan).service_account is None or (is_over and (stopped or columns["status"] == COMPLETED)):
         return columns
     why, is_gone = _trouble(api, namespace, names, pods)
     if is_over and is_gone:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from herringbone.backends.kubernetes.claims import Place, is_claim, parse_place
+from herringbone.backends.kubernetes.claims import HOST_MARK, Place, is_claim, literal, parse_place
 from herringbone.backends.kubernetes.names import ObjectNames, PodKind, settings_of
 from herringbone.plan.options.typed import size_in_bytes
 from herringbone.plan.plan import HostPlan, JobPlan
@@ -39,7 +39,8 @@ _LAST_SECONDS = 5
 _TELL = "head -c 4000 /opt/ml/output/failure.json >/dev/termination-log"
 # The kubelet would make folders of claims as root, for root alone; a container that makes them first takes a second.
 # $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
-# pairs of a folder in a claim, with @HOST@ for the host's name, and the path at which it appears. The FIFO stays open
+# `read` or `write`, a folder in a claim, with @HOST@ for the host's name, and the path at which it appears, for each
+# folder. The FIFO stays open
 # for writing, so it never ends: the kubelet is the lifeline of a pod. `out` has the supervisor's output, which images
 # of older releases cannot number. The supervisor's failure is the container's message, which its status keeps; a
 # claim has what an earlier attempt left. A process that a script has left may keep `out` open, so its end is awaited
@@ -49,12 +50,15 @@ umask 077
 limit=$1 group=$2 host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
 shift 3
 while [ $# -gt 0 ]; do
-    folder=$(echo "$1" | sed "s/@HOST@/$host/")
-    if ! (mkdir -p -- "$folder" && ln -s -- "$folder" "$2") 2>/dev/termination-log; then
-        cat /dev/termination-log >&2
-        exit 1
+    folder=$(printf '%s\\n' "$2" | sed "s/@HOST@/$host/")
+    if [ "$1" = read ] && [ ! -e "$folder" ]; then
+        echo "$3: its claim has no ${{folder#{_CLAIMS}/*/}}" >/dev/termination-log
+    elif (mkdir -p -- "$folder" "${{3%/*}}" && ln -s -- "$folder" "$3") 2>/dev/termination-log; then
+        shift 3
+        continue
     fi
-    shift 2
+    cat /dev/termination-log >&2
+    exit 1
 done
 rm -rf output/failure output/failure.json output/success output/data model/* model/.[!.]*
 mkdir -p input/config input/data code model output/data checkpoints
@@ -122,7 +126,7 @@ class PodContext(NamedTuple):
 
 
 class _Claims(NamedTuple):
-    """The claims of a pod, where they are mounted in the container, and the pairs of folders and links."""
+    """The claims of a pod, where they are mounted in the container, and the words of each link."""
 
     volumes: list[dict[str, Any]]
     mounts: list[dict[str, Any]]
@@ -199,8 +203,10 @@ def tolerations_of(plan: JobPlan) -> list[dict[str, Any]]:
         }
         for each in settings_of(plan).tolerations
     ]
-    # Kubernetes takes the first that matches.
-    return given + own
+    # Kubernetes takes the first that matches. The user's come first where they name the taint: one for all taints would
+    # keep pods on nodes that are away.
+    named = [each for each in given if each.get("key") in _TAINTS]
+    return named + own + [each for each in given if each not in named]
 
 
 def limit_of(plan: JobPlan) -> str:
@@ -219,11 +225,11 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
         "name": CONTAINER,
         "image": plan.arguments.image_uri,
         "command": ["/bin/sh", "-ec", _PROGRAM],
-        "args": ["train", str(plan.time_limit), group_number(plan, group), name, *claims.links],
+        "args": ["train", str(plan.time_limit), group_number(plan, group), name, *map(literal, claims.links)],
         # An image's own folder would be made by root.
         "workingDir": "/opt/ml",
         "env": [
-            *({"name": name, "value": value} for name, value in _variables(plan, host, context).items()),
+            *({"name": name, "value": literal(value)} for name, value in _variables(plan, host, context).items()),
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         ],
         "resources": _resources(plan),
@@ -242,7 +248,7 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
 def _variables(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, str]:
     variables = {
         HostVariable.JOB_NAME: plan.script_job_name,
-        HostVariable.STOP_GRACE: f"{context.grace:g}",
+        HostVariable.STOP_GRACE: f"{context.grace:.3f}".rstrip("0").rstrip("."),
         HostVariable.PRIVATE: "3",
         HostVariable.CACHE: "/tmp/herringbone",  # noqa: S108
         "HOME": "/tmp",  # noqa: S108
@@ -274,8 +280,9 @@ def _shm_limit(plan: JobPlan) -> dict[str, str]:
 
 
 def _away_from(nodes: tuple[str, ...]) -> dict[str, Any]:
-    expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(nodes)}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    # By the nodes' names, which labels need not have; such a field takes one value at a time.
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
@@ -294,7 +301,7 @@ def places_of(plan: JobPlan) -> list[tuple[Place, str, bool]]:
         place = parse_place("checkpoint_s3_uri", str(options.checkpoint_s3_uri))
         places.append((place, "/opt/ml/checkpoints", True))
     if is_claim(options.output_path):
-        results = parse_place("output_path", str(options.output_path)).below(plan.job_name, "hosts", "@HOST@", "ml")
+        results = parse_place("output_path", str(options.output_path)).below(plan.job_name, "hosts", HOST_MARK, "ml")
         places += [(results.below(name), f"/opt/ml/{name}", True) for name in ("model", "output")]
     if has_parts(plan):
         job = parse_place("output_path", str(options.output_path)).below(plan.job_name)
@@ -312,26 +319,29 @@ def _claims_of(plan: JobPlan) -> _Claims:
     settings, places = settings_of(plan), places_of(plan)
     claims = list(dict.fromkeys([*(place.claim for place, _, _ in places), *settings.volumes]))
     names = {claim: f"claim-{number}" for number, claim in enumerate(claims)}
+    linked = [each for each in places if each[1] != PARTS]
+    # Whole: the kubelet would make folders that are not there as root, and those on the way to a mount, too.
+    written = {place.claim for place, _, writable in linked if writable}
     mounts: list[dict[str, Any]] = [
         {
-            "name": names[place.claim],
-            "mountPath": path,
-            "readOnly": True,
-            **({"subPath": place.folder} if place.folder else {}),
+            "name": names[claim],
+            "mountPath": f"{_CLAIMS}/{names[claim]}",
+            **({} if claim in written else {"readOnly": True}),
         }
-        for place, path, writable in places
-        if not writable
+        for claim in dict.fromkeys(place.claim for place, _, _ in linked)
     ]
-    written = dict.fromkeys(names[place.claim] for place, _, writable in places if writable)
-    mounts += [{"name": name, "mountPath": f"{_CLAIMS}/{name}"} for name in written]
+    mounts += [
+        {"name": names[place.claim], "mountPath": path, "subPath": place.folder, "readOnly": True}
+        for place, path, _ in places
+        if path == PARTS
+    ]
     mounts += [{"name": names[claim], "mountPath": path} for claim, path in settings.volumes.items()]
     links = [
-        (f"{_CLAIMS}/{names[place.claim]}/{place.folder}".rstrip("/"), path)
-        for place, path, writable in places
-        if writable
+        ("write" if writable else "read", f"{_CLAIMS}/{names[place.claim]}/{place.folder}".rstrip("/"), path)
+        for place, path, writable in linked
     ]
     return _Claims(
         volumes=[{"name": names[claim], "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
         mounts=mounts,
-        links=[word for pair in links for word in pair],
+        links=[word for link in links for word in link],
     )

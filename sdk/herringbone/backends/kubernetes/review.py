@@ -15,6 +15,8 @@ from herringbone.backends.review.checks import check_served, unused_of
 from herringbone.backends.review.settings import check_ranks, refuse_of_image
 from herringbone.code.files import check_source
 from herringbone.plan.channels import is_augmented, is_piped
+from herringbone.plan.host_tree import channels_of
+from herringbone.plan.options.kubernetes import KubernetesSettings
 from herringbone.plan.plan import JobPlan, refuse
 from herringbone.plan.s3 import uses_s3, written
 from herringbone.s3.names import split
@@ -78,6 +80,8 @@ def _check_image(plan: JobPlan) -> None:
 
 def _check_workload(plan: JobPlan) -> None:
     settings = settings_of(plan)
+    if settings.gpu_resource != KubernetesSettings().gpu_resource and not plan.options.gpus:
+        raise OptionError(f"kubernetes: gpu_resource {settings.gpu_resource!r}: how many? give gpus, too")
     if settings.workload == "trainjob" and len({host.group for host in plan.hosts}) > 1:
         raise UnsupportedError("instance_groups: a TrainJob has one kind of hosts; leave workload 'trainjob' out")
     if settings.local_queue is not None and settings.workload == "job" and len(plan.hosts) > 1:
@@ -130,6 +134,10 @@ def _check_places(plan: JobPlan) -> None:
             refusals[name] = f"Pipe mode and AugmentedManifestFile are {_NOT_YET}"
         elif channel.sharded and not is_s3(channel.input.s3_data):
             refusals[name] = "ShardedByS3Key divides channels in S3 alone among pods; leave distribution out"
+        elif (channel.path is not None or is_claim(channel.input.s3_data)) and not all(
+            channel in channels_of(plan, host) for host in plan.hosts
+        ):
+            refusals[name] = f"instance_groups of a channel from here or a claim are {_NOT_YET}"
         elif channel.path is None and not _is_place(channel.input.s3_data):
             refusals[name] = f"{channel.input.s3_data} is neither {SCHEME}CLAIM/FOLDER nor in S3"
         elif channel.path is not None and not Path(channel.path).exists():

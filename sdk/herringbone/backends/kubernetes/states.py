@@ -54,7 +54,8 @@ _STUCK = frozenset(
 )
 _IMAGE_REMEDY = "check image_uri and image_pull_secrets"
 _OTHER_REMEDY = "`kubectl describe pod {}` has its events"
-_KILLED = 137
+_KILLED, _NO_PROGRAM = 137, 127
+_NO_PROGRAM_REMEDY = "image_uri: it has no `train` or python3; `herringbone images build` makes one that has"
 _FIRST = Ledger()
 DELETED = "its pod was deleted, as `kubectl delete pod` and a drain of its node do"
 _OUT_OF_MEMORY = "out of memory: ask for more (kubernetes={'memory': ...})"
@@ -225,6 +226,8 @@ def _over(state: PodState, status: Mapping[str, Any]) -> PodState:
     # An init container that a cluster adds comes before the host's own, which never ran if that failed.
     end = next((each for each in ended if each["exitCode"]), ended[-1] if ended else {})
     why = _OUT_OF_MEMORY if end.get("reason") == "OOMKilled" else ""
+    if end.get("exitCode") == _NO_PROGRAM:
+        why = _NO_PROGRAM_REMEDY
     message = end.get("message", "")
     record = None
     try:

@@ -51,8 +51,7 @@ def read_data(path: Path, channel: str) -> ChannelData:
     cannot be read.
     """
     try:
-        paths = dict(_walk(path, "", (os.path.realpath(path),), channel)) if path.is_dir() else {path.name: path}
-        _check_paths(paths, channel, path)
+        paths = list_files(path, channel)
         with ThreadPoolExecutor(_HASH_THREADS) as pool:
             files = tuple(pool.map(read_file, paths, paths.values()))
     except OSError as error:
@@ -61,6 +60,13 @@ def read_data(path: Path, channel: str) -> ChannelData:
     for file in files:
         digest.update(f"{file.name}\0{file.sha256}\n".encode())
     return ChannelData(digest=digest.hexdigest(), files=files)
+
+
+def list_files(path: Path, channel: str) -> dict[str, Path]:
+    """Return the files of a folder, or a single file, by their names in the channel; see `read_data` for its errors."""
+    paths = dict(_walk(path, "", (os.path.realpath(path),), channel)) if path.is_dir() else {path.name: path}
+    _check_paths(paths, channel, path)
+    return paths
 
 
 def read_file(name: str, path: Path) -> DataFile:

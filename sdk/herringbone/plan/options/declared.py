@@ -106,12 +106,12 @@ local_process. Unit: GPUs. Backends: local_process, local, ssh, k8s."""
     """Train on spare instances, which cost less and may be taken away; needs `max_wait`. Backends: ml."""
     max_retry_attempts: int | None
     """How often a failed job starts again, from its checkpoints. Unit: restarts. \
-Backends: local_process, local, ssh, slurm, ml."""
+Backends: local_process, local, ssh, slurm, k8s, ml."""
     min_instance_count: int | None
-    """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh."""
+    """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh, k8s."""
     retry_without_client: bool | None
     """Have the job's machines start retries by themselves, with the client gone, too. None: where they can, and \
-are not two. Backends: ssh."""
+are not two. Backends: ssh, k8s."""
     hang_timeout: int | str | None
     """How long all ranks may be silent before the job hangs. 0 is never; None is 600 for `smp` and `smddp`, \
 1800 for others of several ranks. Unit: seconds."""
@@ -124,17 +124,17 @@ are not two. Backends: ssh."""
 Backends: local_process, local, ssh, slurm, k8s."""
     max_cost: float | None
     """The most that the job may cost: then it is stopped, and saves as at `herringbone stop`. Unit: dollars. \
-Backends: local_process, local, ssh, slurm, ml."""
+Backends: local_process, local, ssh, slurm, k8s, ml."""
     dollars_per_hour: float | None
     """The price of a host, where neither AWS's list nor the inventory has it. Unit: dollars an hour."""
     log_policies: Mapping[str, LogAction] | None
     """What a line of the log means for the next attempt, as in `{"NCCL error": "restart"}`. \
-Backends: local_process, local, ssh, slurm."""
+Backends: local_process, local, ssh, slurm, k8s."""
     fault_policies: Mapping[str, str] | None
     """What follows a fault, as in `{"hang": "restart"}`. Resume a job has the table of kinds and answers."""
     drain_notice: str | Sequence[str] | None
     """What says that a host is taken away: a file that appears, a URL that answers 200, or a command (a list) \
-that exits with 0. Backends: local_process, local, ssh, slurm."""
+that exits with 0. Backends: local_process, local, ssh, slurm, k8s."""
     keep_alive_period_in_seconds: int | str | None
     """How long the instances stay for the next job. Unit: seconds. Backends: ml."""
     volume_size: int | None
@@ -193,7 +193,7 @@ class CodeOptions(TypedDict, total=False):
     git_config: GitConfig | Mapping[str, Any] | None
     """The repository, branch or commit from which the code is fetched."""
     code_location: str | None
-    """The s3:// folder to which the code is uploaded."""
+    """The s3:// folder to which the code is uploaded. Backends: local_process, local, ssh, slurm, ml."""
     container_log_level: int | None
     """The level of the log, as in Python's `logging`."""
     container_entry_point: Sequence[str] | None

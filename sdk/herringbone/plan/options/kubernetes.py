@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -15,12 +16,17 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _WORD = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD}")
 _VALUE = re.compile(rf"({_WORD})?")
-_QUANTITY = re.compile(r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,9})?(m|[kMGTPE]|[KMGTPE]i)?")
+_CPUS = re.compile(r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,9})?m?")
+_MEMORY = re.compile(r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,9})?([MGTPE]i?)")
+# Resources that nodes have by themselves have no domain, and those of quotas begin with `requests.`.
+_RESOURCE = re.compile(rf"(?!requests\.)[a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/{_WORD}")
 _MOUNT = re.compile(r"/[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 # The prefix of labels and annotations by which Herringbone finds its objects.
 OWN_PREFIX = "dev.herringbone/"
 # Folders of a pod in which Herringbone mounts volumes of its own.
 _OWN_FOLDERS = ("/opt/ml", "/opt/herringbone", "/herringbone", "/dev", "/proc", "/sys", "/tmp")  # noqa: S108
+# Folders of the image without which nothing runs.
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/run", "/var/run")
 
 
 class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,12 +78,13 @@ def check_kubernetes_settings(settings: KubernetesSettings) -> None:
             _check(_NAME, name, value, "the name of an object: lower case letters, digits, '-' and '.'")
     for value in (*settings.image_pull_secrets, *settings.volumes):
         _check(_NAME, "a name in image_pull_secrets or volumes", value, "lower case letters, digits, '-' and '.'")
-    for name, value in (("cpu", settings.cpu), ("memory", settings.memory)):
-        if value is not None:
-            _check(_QUANTITY, name, str(value), "an amount above 0, such as '500m', 8 or '64Gi'")
+    if settings.cpu is not None:
+        _check(_CPUS, "cpu", str(settings.cpu), "an amount above 0, such as '500m' or 8")
+    if settings.memory is not None:
+        _check(_MEMORY, "memory", settings.memory, "an amount with its unit, such as '512Mi' or '64Gi'")
     if settings.user != "namespace" and not 0 < settings.user < 1 << 31:
         raise OptionError(f"kubernetes: user {settings.user} is root, or no uid; give one from 1 on, or 'namespace'")
-    _check(_KEY, "gpu_resource", settings.gpu_resource, "a resource of nodes, such as 'nvidia.com/gpu'")
+    _check(_RESOURCE, "gpu_resource", settings.gpu_resource, "a resource of a device plugin, such as 'nvidia.com/gpu'")
     _check_pairs("node_selector", settings.node_selector, _VALUE.fullmatch)
     _check_pairs("labels", settings.labels, _VALUE.fullmatch)
     _check_pairs("annotations", settings.annotations, lambda _: True)
@@ -106,12 +113,14 @@ def _check_pairs(name: str, pairs: Mapping[str, str], is_valid: Callable[[str], 
 
 
 def _check_mounts(volumes: Mapping[str, str]) -> None:
-    if len(set(volumes.values())) < len(volumes):
+    if len({posixpath.normpath(folder) for folder in volumes.values()}) < len(volumes):
         raise OptionError("kubernetes: volumes: two claims have the same folder; give each a folder of its own")
     for claim, folder in volumes.items():
-        taken = next((own for own in _OWN_FOLDERS if f"{folder}/".startswith(f"{own}/")), None)
-        if not _MOUNT.fullmatch(folder) or ".." in folder.split("/") or taken:
-            why = f"{taken} has volumes of the job itself" if taken else "it is no absolute path of plain letters"
+        inside = f"{posixpath.normpath(folder)}/"
+        taken = next((own for own in (*_OWN_FOLDERS, *_SYSTEM) if inside.startswith(f"{own}/")), None)
+        if not _MOUNT.fullmatch(folder) or ".." in folder.split("/") or taken or inside == "/opt/":
+            needed = taken or ("/opt" if inside == "/opt/" else "")
+            why = f"the job or its image needs {needed}" if needed else "it is no absolute path of plain letters"
             raise OptionError(f"kubernetes: volumes: claim {claim} at {folder!r}: {why}; write for example '/data'")
 
 

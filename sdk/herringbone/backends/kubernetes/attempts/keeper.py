@@ -1,4 +1,4 @@
-"""The controller of a job: `python3 -m herringbone.backends.kubernetes.attempts.keeper NAMESPACE JOB`, in a pod of its own.
+"""The controller of a job, in a pod of its own: `python3 -m herringbone.backends...keeper NAMESPACE JOB`.
 
     ledger + pods --> note who runs --> tell who is to end --> attempt over --> end_attempt --> another ledger
          ^                                                                                          |

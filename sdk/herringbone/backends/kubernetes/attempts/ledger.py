@@ -82,7 +82,7 @@ def with_ledger(stored: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
     """Return the ConfigMap with another ledger; its version stays, by which the API server refuses a second change."""
     apart = {"attempt": str(ledger.attempt)}
     if ledger.stop is not None:
-        apart["stop"] = f"{ledger.stop:g}"
+        apart["stop"] = str(ledger.stop)
     if ledger.end is not None:
         apart["end"] = json.dumps(ledger.end)
     rest = {name: value for name, value in msgspec.to_builtins(ledger).items() if name not in _APART}

@@ -1,4 +1,4 @@
-"""Orders to a job's hosts: to stop within a grace, or at once, by exec in their pods; and what is deleted at its end."""
+"""Orders to a job's hosts: to stop within a grace, or at once, by exec in their pods; what is deleted at its end."""
 
 from __future__ import annotations
 

@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
-from herringbone.backends.kubernetes.names import Label
+from herringbone.backends.kubernetes.names import Label, ObjectNames
+from herringbone.plan.names import check_job_name
 from herringbone.records.index import JobRecord
+from herringbone_contract.errors import JobNameError
 
 
 def jobs_in(api: Api, namespace: str, context: str | None) -> list[JobRecord]:
@@ -26,9 +28,12 @@ def _row(item: Mapping[str, Any], namespace: str, context: str | None) -> JobRec
     """Return the row of a job; None for a ConfigMap that is no job of this release."""
     try:
         data = item["data"]
-        plan = json.loads(data["plan"])
+        plan, name = json.loads(data["plan"]), data["job"]
+        # Anybody in the namespace may make one with our label.
+        if item["metadata"]["name"] != ObjectNames(check_job_name(name)).job:
+            return None
         return JobRecord(
-            name=data["job"],
+            name=name,
             backend="kubernetes",
             plan=data["plan"],
             created=datetime.fromisoformat(item["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp(),
@@ -36,5 +41,5 @@ def _row(item: Mapping[str, Any], namespace: str, context: str | None) -> JobRec
             # Of this machine's kubeconfig: the submitter's contexts may have other names.
             service=json.dumps({"context": context, "namespace": namespace, "attempt": int(data["attempt"])}),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, JobNameError):
         return None

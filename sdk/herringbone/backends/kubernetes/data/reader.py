@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
-from herringbone.backends.kubernetes.claims import Place, is_claim, parse_place
+from herringbone.backends.kubernetes.claims import Place, is_claim, literal, parse_place
 from herringbone.backends.kubernetes.execution import Execution
 from herringbone.backends.kubernetes.names import JOB_NAME, ObjectNames, PodKind, namespace_of, settings_of
 from herringbone.backends.kubernetes.pods import CONTAINER, RESTRICTED, security_context, tolerations_of
@@ -90,7 +90,7 @@ def _pod(plan: JobPlan) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     # The kubelet would make a folder that is not there yet as root, for root alone.
-    made = [f"{_CLAIMS}/{claims[place.claim]}/{place.folder}" for place in places.values()]
+    made = [literal(f"{_CLAIMS}/{claims[place.claim]}/{place.folder}") for place in places.values()]
     maker = {
         **shared,
         "name": "folders",
