@@ -29,19 +29,24 @@ def lines_of(job: TrainingJob) -> list[str]:
 def test_two_pods_train_and_leave_their_results_in_the_claim(submit, cluster, results) -> None:
     Path("data").mkdir()
     Path("data", "a.csv").write_text("1,2\n")
+    # A link inside the folder is followed.
+    Path("data", "b.csv").symlink_to("a.csv")
+    (results / "shared").mkdir()
+    (results / "shared" / "c.csv").write_text("3,4\n")
     job = submit(
         "import os, pathlib\n"
-        "data = pathlib.Path(os.environ['SM_CHANNEL_TRAINING'], 'a.csv').read_text().strip()\n"
+        "data = pathlib.Path(os.environ['SM_CHANNEL_TRAINING'], 'b.csv').read_text().strip()\n"
+        "data += ',' + pathlib.Path('/opt/ml/input/data/more/c.csv').read_text().strip()\n"
         "print(os.environ['RANK'], data, os.getuid(), os.environ['TOKEN'], sep=';', flush=True)\n"
         "pathlib.Path(os.environ['SM_MODEL_DIR'], 'model.txt').write_text(os.environ['RANK'])\n",
-        inputs="data",
+        inputs={"training": "data", "more": "pvc://results/shared"},
         environment={"TOKEN": "hush-hush"},
         # As clusters do that give each namespace its own; the image has no name for it.
         kubernetes={"user": 1000650000},
     )
     job.wait()
     assert job.status == "Completed"
-    assert lines_of(job) == ["[algo-1:0] 0;1,2;1000650000;hush-hush", "[algo-2:1] 1;1,2;1000650000;hush-hush"]
+    assert lines_of(job) == ["[algo-1:0] 0;1,2,3,4;1000650000;hush-hush", "[algo-2:1] 1;1,2,3,4;1000650000;hush-hush"]
     hosts = results / "jobs/Digits-1/hosts"
     assert [(hosts / f"algo-{n}/ml/model/model.txt").read_text() for n in (1, 2)] == ["0", "1"]
     # Secret and Service are gone; pods stay for their logs.
@@ -50,6 +55,13 @@ def test_two_pods_train_and_leave_their_results_in_the_claim(submit, cluster, re
     assert "hush-hush" not in everything
     job.remove()
     cluster.wait(lambda: not ours(cluster), "the job's objects are gone")
+
+
+def test_a_folder_that_the_claim_of_a_channel_lacks_is_named(submit, results) -> None:
+    job = submit("pass\n", inputs={"training": "pvc://results/no/such"}, instance_count=1)
+    wait_until(lambda: job.status == "Failed", 60)
+    assert "/opt/ml/input/data/training: its claim has no no/such" in job.describe()["FailureReason"]
+    assert not (results / "no").exists()
 
 
 def test_the_culprit_of_a_failed_job_is_named(submit) -> None:
