@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from herringbone.backends.kubernetes.api import Cluster as Api
-from herringbone.backends.kubernetes.attempts.ledger import change
+from herringbone.backends.kubernetes.ledger import change
 from herringbone.backends.kubernetes.names import ObjectNames
 from tests.kubernetes.deaths import (
     SCRIPT,

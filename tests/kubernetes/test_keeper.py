@@ -12,7 +12,7 @@ import pytest
 
 from herringbone.backends.kubernetes.attempts.hosts import NotNowError
 from herringbone.backends.kubernetes.attempts.keeper import JobKeeper
-from herringbone.backends.kubernetes.attempts.ledger import change
+from herringbone.backends.kubernetes.ledger import change
 from herringbone_contract.errors import KubernetesError
 from herringbone_contract.failure import Failure
 from tests.kubernetes.fake_cluster import BEGIN, FILES, CrashError, FakeCluster

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from herringbone.backends.kubernetes.attempts.ledger import parse_ledger, with_ledger
 from herringbone.backends.kubernetes.events import AttemptEvents
+from herringbone.backends.kubernetes.ledger import parse_ledger, with_ledger
 from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.look import look
 from herringbone.backends.kubernetes.names import ObjectNames

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from herringbone.backends.kubernetes.attempts.ledger import Ledger
+from herringbone.backends.kubernetes.ledger import Ledger
 from herringbone.backends.kubernetes.states import columns_of, host_states
 from herringbone_contract.failure import Failure
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from herringbone import TrainingJob
-from herringbone.backends.kubernetes.attempts.ledger import note_end, parse_ledger
 from herringbone.backends.kubernetes.backend import KubernetesBackend
+from herringbone.backends.kubernetes.ledger import note_end, parse_ledger
 from herringbone.backends.kubernetes.names import JOB_NAME
 from herringbone.backends.kubernetes.objects import owner
 from herringbone.records.home import Home

@@ -23,15 +23,6 @@ from herringbone.aws.location import is_s3
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
-from herringbone.backends.kubernetes.attempts.ledger import (
-    CONFLICT,
-    Ledger,
-    change,
-    delete,
-    note_end,
-    parse_ledger,
-    read_owner,
-)
 from herringbone.backends.kubernetes.attempts.orders import clean_up, stop_hosts
 from herringbone.backends.kubernetes.data.found import jobs_in
 from herringbone.backends.kubernetes.data.packing import fetch_part, model_column, repack_results, results_address
@@ -39,8 +30,18 @@ from herringbone.backends.kubernetes.data.parts import remove_parts, send_parts
 from herringbone.backends.kubernetes.data.reader import Reader
 from herringbone.backends.kubernetes.data.results import ClaimResults, Results, RunningLogs
 from herringbone.backends.kubernetes.files import job_files
+from herringbone.backends.kubernetes.ledger import (
+    CONFLICT,
+    Ledger,
+    change,
+    delete,
+    list_pods,
+    note_end,
+    parse_ledger,
+    read_owner,
+)
 from herringbone.backends.kubernetes.logs import JobLogs
-from herringbone.backends.kubernetes.look import list_pods, log_pods, look, num_attempts
+from herringbone.backends.kubernetes.look import log_pods, look, num_attempts
 from herringbone.backends.kubernetes.names import (
     Label,
     ObjectNames,

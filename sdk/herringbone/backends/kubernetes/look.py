@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
-from herringbone.backends.kubernetes.attempts.ledger import NOT_FOUND, parse_ledger
 from herringbone.backends.kubernetes.attempts.next_attempt import current_plan
+from herringbone.backends.kubernetes.ledger import NOT_FOUND, parse_ledger
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, settings_of
 from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import columns_of, described, host_states, pod_state, refusal_of
@@ -18,17 +18,6 @@ from herringbone.records.index import COMPLETED, STOPPING, TERMINAL, JobRecord
 from herringbone_contract.errors import KubernetesError
 
 _DECIDES = "attempt {} is over, and the job's controller has not decided yet what follows"
-
-
-def list_pods(api: Api, namespace: str, names: ObjectNames) -> list[dict[str, Any]]:
-    """Return all pods of a job: those of all attempts, of its controller and of its reader."""
-    selector = ",".join(f"{name}={value}" for name, value in names.labels().items())
-    pods: list[dict[str, Any]] = api.call("GET", path_of("Pod", namespace), labelSelector=selector)["items"]
-    return pods
-
-
-def of_hosts(pods: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [pod for pod in pods if pod["metadata"]["labels"][Label.PART] == PodKind.HOST]
 
 
 def log_pods(pods: Iterable[Mapping[str, Any]], first: str) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from herringbone.backends.kubernetes.attempts.ledger import Ledger
+from herringbone.backends.kubernetes.ledger import Ledger
 from herringbone.backends.kubernetes.names import Label, PodKind
 from herringbone.backends.kubernetes.pods import CONTAINER, TIME_IS_OVER
 from herringbone.controller.attempt_end import last_columns

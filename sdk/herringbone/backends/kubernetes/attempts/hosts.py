@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from herringbone.backends.kubernetes.attempts.ledger import Ledger
+from herringbone.backends.kubernetes.ledger import Ledger
 from herringbone.backends.kubernetes.logs import without_number
 from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import PodState, end_columns, verdict_of

@@ -24,7 +24,9 @@ import msgspec
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.attempts.fates import fitting_count, is_over, why_it_went, with_losses
 from herringbone.backends.kubernetes.attempts.hosts import NotNowError, PodHosts
-from herringbone.backends.kubernetes.attempts.ledger import (
+from herringbone.backends.kubernetes.attempts.next_attempt import context_of, current_plan, next_objects, silence_of
+from herringbone.backends.kubernetes.attempts.orders import stop_command
+from herringbone.backends.kubernetes.ledger import (
     CONFLICT,
     Ledger,
     Noted,
@@ -33,8 +35,6 @@ from herringbone.backends.kubernetes.attempts.ledger import (
     read_owner,
     save,
 )
-from herringbone.backends.kubernetes.attempts.next_attempt import context_of, current_plan, next_objects, silence_of
-from herringbone.backends.kubernetes.attempts.orders import stop_command
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
 from herringbone.backends.kubernetes.pods import CONTAINER
 from herringbone.backends.kubernetes.states import PodState, end_columns, host_states

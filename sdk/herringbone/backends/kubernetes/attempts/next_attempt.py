@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.kubernetes.attempts.ledger import Ledger
 from herringbone.backends.kubernetes.files import resource_files
+from herringbone.backends.kubernetes.ledger import Ledger
 from herringbone.backends.kubernetes.names import ObjectNames
 from herringbone.backends.kubernetes.objects import PRIVATE, attempt_objects
 from herringbone.backends.kubernetes.pods import PodContext

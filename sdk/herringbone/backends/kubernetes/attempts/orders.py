@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from herringbone.backends.kubernetes.api import Api
-from herringbone.backends.kubernetes.attempts.ledger import delete
-from herringbone.backends.kubernetes.look import list_pods, of_hosts
+from herringbone.backends.kubernetes.ledger import delete, list_pods, of_hosts
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
 from herringbone.backends.kubernetes.pods import CONTAINER, RUN_FOLDER
 from herringbone.backends.kubernetes.states import pod_state

@@ -1,4 +1,4 @@
-"""The ConfigMap of a job as its ledger: what its attempts have come to, read and changed by compare and swap.
+"""The ConfigMap of a job as its ledger: what its attempts have come to, read and changed by compare and swap; its pods.
 
 data of the ConfigMap     written by
 job, plan, context        the client, once
@@ -10,12 +10,13 @@ end                       the controller: the last columns of the job's row; who
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from herringbone.backends.kubernetes.api import Api, path_of
+from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
 from herringbone.controller.retry import Attempt
 from herringbone_contract.errors import KubernetesError
 
@@ -137,3 +138,14 @@ def delete(api: Api, kind: str, namespace: str, name: str) -> None:
     except KubernetesError as error:
         if error.status != NOT_FOUND:
             raise
+
+
+def list_pods(api: Api, namespace: str, names: ObjectNames) -> list[dict[str, Any]]:
+    """Return all pods of a job: those of all attempts, of its controller and of its reader."""
+    selector = ",".join(f"{name}={value}" for name, value in names.labels().items())
+    pods: list[dict[str, Any]] = api.call("GET", path_of("Pod", namespace), labelSelector=selector)["items"]
+    return pods
+
+
+def of_hosts(pods: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [pod for pod in pods if pod["metadata"]["labels"][Label.PART] == PodKind.HOST]
