@@ -28,7 +28,8 @@ def test_attempts_share_a_budget(submit, cluster, home, monkeypatch):
     assert any(text.startswith("max_cost of $20.00 is spent ($3,600.00 an hour) in 10 s: stopping") for text in lines)
     # The controller of the first attempt cannot know that an administrator has put the job back.
     bills = [text for text in lines if text.startswith("bill: about $")]
-    assert [round(float(text.split("$")[1].split(":")[0])) <= held for text in bills] == [True, True]
+    # The last one is told a moment before or after the end of the time that counts.
+    assert [float(text.split("$")[1].split(":")[0]) <= held + 0.5 for text in bills] == [True, True]
     assert rank_lines(job) == ["up", "up"]
 
 

@@ -39,8 +39,8 @@ _REFUSED = {
     "code_location": "pods get the code from a Secret or a claim; for code in S3 give source_dir='s3://...'",
 }
 _NO_ACCOUNT = (
-    "only a pod with a token can start another attempt; give kubernetes={'service_account': NAME}, with the Role of "
-    "docs/do/kubernetes.md"
+    "only a pod with a token can start another attempt; give kubernetes={'service_account': NAME}, with the Role that "
+    "`herringbone hosts check k8s:NAMESPACE --role` prints"
 )
 # The grammar of names of images, with a tag or a digest.
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")

@@ -264,7 +264,8 @@ def main() -> None:
     try:
         keep(Cluster(None), namespace, job)
     except KubernetesError as error:
-        sys.exit(f"{error}; the Role of docs/do/kubernetes.md suffices for the service account")
+        role = f"the Role that `herringbone hosts check k8s:{namespace} --role` prints"
+        sys.exit(f"{error}; {role} suffices for the service account")
 
 
 if __name__ == "__main__":
