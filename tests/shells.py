@@ -16,6 +16,18 @@ from typing import Any
 
 from herringbone.access.tunnel import Tunnel
 
+# The rank has a server on its own loopback, as a debugger would be.
+SCRIPT = """
+import socket
+server = socket.create_server(("127.0.0.1", 5678))
+print("ready", flush=True)
+while True:
+    connection, _ = server.accept()
+    connection.sendall(connection.recv(100).upper())
+    connection.close()
+"""
+WORDS = "import os, sys; print(os.getcwd(), os.environ['SM_CURRENT_HOST']); sys.exit(sys.stdin.read())"
+
 
 def shell(name: str, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "herringbone", "shell", name, *words]

@@ -19,7 +19,7 @@ from herringbone.backends.kubernetes.states import PodState
 from herringbone.backends.registry import backend_of_job
 from herringbone_contract.errors import KubernetesError, RequestError
 from tests.conftest import run
-from tests.shells import on_terminal, shell, through
+from tests.shells import SCRIPT, WORDS, on_terminal, shell, through
 from tests.waiting import wait_until
 
 REQUEST = {"id": "00ff00ff00ff00ff", "kind": "debug", "rank": 1, "hosts": ["algo-1"]}
@@ -168,19 +168,6 @@ def test_a_pod_that_ends_while_it_is_stopped_is_no_error(phases, is_stopped) -> 
 
     with contextlib.nullcontext() if is_stopped else pytest.raises(KubernetesError, match="stopped container"):
         stop_hosts(Stopping(), "a", ObjectNames("digits"), 1.0, is_set=False, seconds=30.0 if is_stopped else 0.0)
-
-
-# The rank has a server on its own loopback, as a debugger would be.
-SCRIPT = """
-import socket
-server = socket.create_server(("127.0.0.1", 5678))
-print("ready", flush=True)
-while True:
-    connection, _ = server.accept()
-    connection.sendall(connection.recv(100).upper())
-    connection.close()
-"""
-WORDS = "import os, sys; print(os.getcwd(), os.environ['SM_CURRENT_HOST']); sys.exit(sys.stdin.read())"
 
 
 @pytest.mark.kubernetes

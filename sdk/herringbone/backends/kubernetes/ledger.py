@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.kubernetes.api import Api, path_of
-from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
+from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, label_query
 from herringbone.controller.retry import Attempt
 from herringbone_contract.errors import KubernetesError
 
@@ -142,8 +142,7 @@ def delete(api: Api, kind: str, namespace: str, name: str) -> None:
 
 def list_pods(api: Api, namespace: str, names: ObjectNames) -> list[dict[str, Any]]:
     """Return all pods of a job: those of all attempts, of its controller and of its reader."""
-    selector = ",".join(f"{name}={value}" for name, value in names.labels().items())
-    pods: list[dict[str, Any]] = api.call("GET", path_of("Pod", namespace), labelSelector=selector)["items"]
+    pods: list[dict[str, Any]] = api.call("GET", path_of("Pod", namespace), **label_query(names.labels()))["items"]
     return pods
 
 

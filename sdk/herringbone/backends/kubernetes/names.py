@@ -92,10 +92,11 @@ class ObjectNames(NamedTuple):
 
     def selector(self, part: str) -> dict[str, str]:
         """Return the query for the pods of a part."""
-        return _query(self.labels(part))
+        return label_query(self.labels(part))
 
 
-def _query(labels: Mapping[str, str]) -> dict[str, str]:
+def label_query(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the query for the objects that have these labels."""
     return {"labelSelector": ",".join(f"{name}={value}" for name, value in labels.items())}
 
 

@@ -35,7 +35,7 @@ from herringbone.backends.kubernetes.ledger import (
     read_owner,
     save,
 )
-from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind
+from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, label_query
 from herringbone.backends.kubernetes.pods import CONTAINER
 from herringbone.backends.kubernetes.states import PodState, end_columns, host_states
 from herringbone.controller.attempt_end import end_attempt
@@ -225,8 +225,7 @@ class JobKeeper:
 
     def _list(self, kind: str, part: str | None = None) -> list[dict[str, Any]]:
         labels = self._names.labels() | ({Label.PART: part} if part else {})
-        selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        items: list[dict[str, Any]] = self._api.call("GET", path_of(kind, self._namespace), labelSelector=selector)[
+        items: list[dict[str, Any]] = self._api.call("GET", path_of(kind, self._namespace), **label_query(labels))[
             "items"
         ]
         return items

@@ -16,6 +16,7 @@ from typing import Any
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.claims import Place, is_claim, literal, parse_place
 from herringbone.backends.kubernetes.execution import Execution
+from herringbone.backends.kubernetes.ledger import CONFLICT, NOT_FOUND, read_owner
 from herringbone.backends.kubernetes.names import JOB_NAME, ObjectNames, PodKind, namespace_of, settings_of
 from herringbone.backends.kubernetes.pods import CONTAINER, RESTRICTED, security_context, tolerations_of
 from herringbone.backends.kubernetes.states import PodState, pod_state, refusal_of
@@ -52,7 +53,6 @@ _PAUSE_SECONDS = 0.5
 SILENCE_SECONDS = 120.0
 _SHOWN_BYTES = 1_000
 _SIGNAL = 128
-_NOT_FOUND, _CONFLICT = 404, 409
 _MOUNT_REASONS = ("FailedMount", "FailedAttachVolume")
 
 
@@ -228,21 +228,17 @@ class Reader:
         """Make the pod's Job unless there is one, and report whether its pod is new."""
         if self._state() is not None:
             return False
-        try:
-            found = self._api.call("GET", path_of("ConfigMap", self._namespace, self._names.job))
-        except KubernetesError as error:
-            if error.status != _NOT_FOUND:
-                raise
+        if (found := read_owner(self._api, self._namespace, self._names.job)) is None:
             raise RequestError(
                 f"job {self._plan.job_name}: its objects in namespace {self._namespace} were deleted, so no pod reads "
                 "its claims; their files stay where they are"
-            ) from None
+            )
         body = reader_job(self._plan, found["metadata"]["uid"])
         try:
             self._api.call("POST", path_of("Job", self._namespace), body)
         except KubernetesError as error:
             # Another client has made it.
-            if error.status != _CONFLICT:
+            if error.status != CONFLICT:
                 raise
         return True
 
@@ -254,7 +250,7 @@ class Reader:
                 self._api.call("GET", path)
                 self._sleep(_PAUSE_SECONDS)
         except KubernetesError as error:
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             return
         raise RequestError(f"job {self._plan.job_name}: the Job {_name(self._names)} is deleted, and does not go")

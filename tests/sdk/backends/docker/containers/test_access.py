@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from tests.conftest import run
-from tests.shells import on_terminal, shell, through
+from tests.shells import SCRIPT, WORDS, on_terminal, shell, through
 from tests.waiting import wait_until
 
 from herringbone.access.requests import ask, way_into
@@ -12,17 +12,6 @@ from herringbone.backends.registry import backend_of_job
 from herringbone_contract.errors import RequestError
 
 pytestmark = pytest.mark.docker
-# The rank has a server on its own loopback, as a debugger would be.
-SCRIPT = """
-import socket
-server = socket.create_server(("127.0.0.1", 5678))
-print("ready", flush=True)
-while True:
-    connection, _ = server.accept()
-    connection.sendall(connection.recv(100).upper())
-    connection.close()
-"""
-WORDS = "import os, sys; print(os.getcwd(), os.environ['SM_CURRENT_HOST']); sys.exit(sys.stdin.read())"
 
 
 def test_a_running_container_can_be_entered(submit, engine):
