@@ -21,7 +21,7 @@ from herringbone.controller.hosts import Conclusion, Restart
 from herringbone.controller.retry import Attempt, Policies, decide, find_policy, replacements, unkillable
 from herringbone.controller.verdict import Verdict
 from herringbone.plan.budget import bill_text
-from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, STOPPED
+from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, LIMITS, STOPPED
 from herringbone.records.job_events import JobEvents, held_seconds
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.faults.policies import DRAIN
@@ -195,7 +195,9 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
                     verdict = not_restarted(verdict, error)
             if hosts.stopping:
                 # The fault alone would not have ended the job.
-                hosts.say(f"{decision.failed.why}; no other attempt follows, because the job was stopped")
+                limit = next((option for option, status in LIMITS.items() if status == hosts.stopping), "")
+                ended = f"{limit} has stopped the job" if limit else "the job was stopped"
+                hosts.say(f"{decision.failed.why}; no other attempt follows, because {ended}")
                 verdict = Verdict(STOPPED, hosts.stopping)
     if verdict.secondary_status == INTERRUPTED and hosts.requeue():
         return Conclusion.FAILED

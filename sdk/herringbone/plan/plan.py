@@ -114,6 +114,11 @@ class JobPlan(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return min(self.options.max_run, self.budget or self.options.max_run)
 
     @property
+    def limiting_option(self) -> str:
+        """The option that sets `time_limit`."""
+        return "max_cost" if self.time_limit < self.options.max_run else "max_run"
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables that the user adds to each rank's environment, unmasked."""
         return self.options.environment

@@ -93,8 +93,7 @@ def with_smaller(plan: JobPlan) -> JobPlan:
 
 
 def _check_time(plan: JobPlan, prediction: Prediction) -> None:
-    option = "max_run" if plan.time_limit == plan.options.max_run else "max_cost"
-    check_time(prediction, plan.time_limit, option=option, enabled=plan.options.check_time)
+    check_time(prediction, plan.time_limit, option=plan.limiting_option, enabled=plan.options.check_time)
 
 
 def best_of(answer: Answer) -> Prediction:

@@ -206,12 +206,19 @@ def test_the_bill_of_a_job_with_a_price_is_told_before_its_end(tmp_path):
 
 
 @pytest.mark.parametrize("restart", [Restart.NONE, HostError("the job was stopped")])
-@pytest.mark.parametrize("why", ["Stopped", "MaxRuntimeExceeded"])
-def test_a_job_that_is_stopped_where_another_attempt_would_follow_is_stopped_and_did_not_fail(restart, why):
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        ("Stopped", "the job was stopped"),
+        ("MaxRuntimeExceeded", "max_run has stopped the job"),
+        ("MaxCostExceeded", "max_cost has stopped the job"),
+    ],
+)
+def test_a_job_that_is_stopped_where_another_attempt_would_follow_is_stopped_and_did_not_fail(restart, why, told):
     hosts = Hosts(LOST, retries=1, stopping=why, restart=restart)
     assert end_attempt(hosts) is Conclusion.OVER
     assert hosts.calls[0] == "logs"
-    assert hosts.calls[1] == f"{FIRST.why}; no other attempt follows, because the job was stopped"
+    assert hosts.calls[1] == f"{FIRST.why}; no other attempt follows, because {told}"
     assert hosts.calls[2:] == [*THE_END, Verdict("Stopped", why)]
     # A failure of the script, or of the last attempt, is the job's own.
     for hosts in (Hosts(RAISED, retries=1, stopping=why), Hosts(LOST, stopping=why)):

@@ -11,7 +11,6 @@ from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.attempts.next_attempt import current_plan
 from herringbone.backends.kubernetes.ledger import NOT_FOUND, parse_ledger
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, settings_of
-from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import columns_of, described, host_states, pod_state, refusal_of
 from herringbone.plan.plan import parse_plan
 from herringbone.records.index import COMPLETED, STOPPING, TERMINAL, JobRecord
@@ -57,7 +56,7 @@ def look(
         now=now,
         refusal=refusal,
         ledger=ledger,
-        limit=limit_of(plan),
+        limit=plan.limiting_option,
     )
     if record.started is not None:
         columns.pop("started", None)

@@ -209,11 +209,6 @@ def tolerations_of(plan: JobPlan) -> list[dict[str, Any]]:
     return named + own + [each for each in given if each not in named]
 
 
-def limit_of(plan: JobPlan) -> str:
-    """Return the option whose limit a pod's clock keeps."""
-    return "max_cost" if plan.time_limit < plan.options.max_run else "max_run"
-
-
 def group_number(plan: JobPlan, group: str) -> str:
     """Return the beginning of the names of a group's files in the Secret."""
     return f"g{list(dict.fromkeys(host.group for host in plan.hosts)).index(group)}"

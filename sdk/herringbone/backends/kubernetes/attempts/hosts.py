@@ -12,7 +12,6 @@ import msgspec
 
 from herringbone.backends.kubernetes.ledger import Ledger
 from herringbone.backends.kubernetes.logs import without_number
-from herringbone.backends.kubernetes.pods import limit_of
 from herringbone.backends.kubernetes.states import PodState, end_columns, verdict_of
 from herringbone.controller.attempt_end import EndedHosts
 from herringbone.controller.attempts import Saved
@@ -70,7 +69,7 @@ class PodHosts(EndedHosts):
 
     def judge(self) -> Verdict:
         over = [state for state in self._states if state.phase == "over"]
-        return verdict_of(over, stopped=self._ledger.stop is not None, limit=limit_of(self._plan))
+        return verdict_of(over, stopped=self._ledger.stop is not None, limit=self._plan.limiting_option)
 
     @property
     def has_others(self) -> bool:
@@ -80,7 +79,7 @@ class PodHosts(EndedHosts):
     def stopping(self) -> str:
         if self._ledger.stop is not None:
             return STOPPED
-        return LIMITS[limit_of(self._plan)] if self._plan.time_limit - self._spent < 1 else ""
+        return LIMITS[self._plan.limiting_option] if self._plan.time_limit - self._spent < 1 else ""
 
     def logs(self) -> Mapping[str, str]:
         return {state.host: self._log(state) for state in self._states if state.pod}

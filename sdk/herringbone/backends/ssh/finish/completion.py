@@ -26,7 +26,7 @@ from herringbone.controller.attempts import read_log
 from herringbone.controller.log_files import say
 from herringbone.controller.retry import policies_of
 from herringbone.records.home import JobFolder
-from herringbone.records.index import MAX_RUNTIME_EXCEEDED, STOPPED, STOPPING, UPLOADING, JobIndex, JobRecord
+from herringbone.records.index import LIMITS, STOPPED, STOPPING, UPLOADING, JobIndex, JobRecord
 from herringbone.records.short_names import RESULTS
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
@@ -114,9 +114,14 @@ class MachineHosts(EndedHosts):
 
     @property
     def stopping(self) -> str:
-        if self._index.get(self.job).status == STOPPING:
+        if self.is_asked_to_stop:
             return STOPPED
-        return MAX_RUNTIME_EXCEEDED if self._seconds_left < 1 else ""
+        return LIMITS[self._plan.limiting_option] if self._seconds_left < 1 else ""
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Report whether somebody has asked for the job's end."""
+        return self._index.get(self.job).status == STOPPING
 
     @property
     def _spent(self) -> float:

@@ -198,11 +198,12 @@ class RestartableHosts(MachineHosts):
             self.job,
             {
                 "service": attempt.to_json(),
-                "secondary_status": STOPPING if self.stopping else TRAINING,
+                "secondary_status": STOPPING if self.is_asked_to_stop else TRAINING,
                 "description": describe_attempts(attempts),
             },
         )
-        if self.stopping:
+        # Where time is over instead, each machine's own clock says so.
+        if self.is_asked_to_stop:
             # The request to stop went to the machines of the last attempt, because the index named those.
             ask_each(self._transport, machines.values(), {"ask": "stop", "job": name, "grace": None})
 

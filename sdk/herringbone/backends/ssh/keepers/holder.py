@@ -36,7 +36,7 @@ from herringbone.controller.retry import Attempt, announced, excluded_machines
 from herringbone.controller.verdict import Verdict
 from herringbone.plan.plan import JobPlan, parse_plan
 from herringbone.records.home import Home, JobFolder
-from herringbone.records.index import FAILED, IN_PROGRESS, STOPPED, TRAINING, JobRecord
+from herringbone.records.index import FAILED, IN_PROGRESS, TRAINING, JobRecord
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
 from herringbone_contract.paths import INSIDE
@@ -175,8 +175,8 @@ class HolderHosts(RestartableHosts):
     is_left = False
 
     @property
-    def stopping(self) -> str:
-        return STOPPED if self.tenure.is_wished(STOP) else super().stopping
+    def is_asked_to_stop(self) -> bool:
+        return self.tenure.is_wished(STOP) or super().is_asked_to_stop
 
     def judge(self) -> Verdict:
         if self._has_begun:
