@@ -134,7 +134,7 @@ class FakeCluster:
         kind = path.rpartition("/")[2]
         if kind == "events":
             return {"items": self.events}
-        if kind in ("pods", "jobs", "secrets", "services"):
+        if kind in ("pods", "jobs", "jobsets", "secrets", "services"):
             wanted = dict(pair.split("=") for pair in query["labelSelector"].split(","))
             items = [each for name, each in self.objects.items() if name.rpartition("/")[0] == path]
             return {

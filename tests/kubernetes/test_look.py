@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import msgspec
 import pytest
 
+from herringbone.backends.kubernetes.backend import KubernetesBackend
 from herringbone.backends.kubernetes.events import AttemptEvents
 from herringbone.backends.kubernetes.ledger import parse_ledger, with_ledger
 from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.look import look
 from herringbone.backends.kubernetes.names import ObjectNames
+from herringbone.records.home import Home
 from herringbone.records.index import JobRecord
+from herringbone.system.processes import identity, place
 from tests.kubernetes.fake_cluster import BEGIN, FakeCluster
 from tests.kubernetes.planning import kubernetes_plan
 from tests.kubernetes.test_keeper import ACCOUNT, cluster_of, lose, steps
@@ -115,3 +119,70 @@ def test_a_stop_needs_no_controller(tmp_path):
     for host in ("algo-1", "algo-2"):
         cluster.end(host, 143)
     assert seen(cluster, tmp_path, status="Stopping", secondary_status="Stopping")["status"] == "Stopped"
+
+
+def described_by(cluster: FakeCluster, folder: Any, **kubernetes: Any) -> JobRecord:
+    """Return the row of a job after a look at it; its client is dead, and has not written that all objects exist."""
+    plan = kubernetes_plan(folder, kubernetes=kubernetes, max_retry_attempts=3)
+    backend = KubernetesBackend(Home(folder / "home"), {}, connect=lambda _: cluster)  # type: ignore[arg-type,return-value]
+    backend._home.make()
+    values = {"plan": json.dumps(plan.to_dict()), "service": '{"context": null, "namespace": "team-a"}'}
+    backend._index.add(
+        JobRecord(name="digits", backend="kubernetes", created=BEGIN, client=f"{identity(os.getpid())}1", place=place(), **values)
+    )
+    return backend.describe("digits")
+
+
+def jobs_of(cluster: FakeCluster, ending: str) -> list[str]:
+    return [path for path in cluster.objects if path.rpartition("/")[0].endswith("jobs") and path.endswith(ending)]
+
+
+def test_a_client_that_died_before_it_had_made_all_hosts_leaves_nothing(tmp_path):
+    cluster = cluster_of(tmp_path)
+    del cluster.objects[jobs_of(cluster, "algo-2")[0]]
+    record = described_by(cluster, tmp_path, **ACCOUNT)
+    assert record.status == "Failed"
+    assert not cluster.of("ConfigMap")
+
+
+def test_a_client_that_died_before_its_jobset_leaves_nothing(tmp_path):
+    cluster = cluster_of(tmp_path)
+    for path in jobs_of(cluster, "algo-1") + jobs_of(cluster, "algo-2"):
+        del cluster.objects[path]
+    assert described_by(cluster, tmp_path, workload="jobset").status == "Failed"
+    assert not cluster.of("ConfigMap")
+
+
+def test_a_job_that_was_whole_is_no_killed_submission(tmp_path):
+    # The controller has begun another attempt, or has ended the job and cleaned up, before anybody looked.
+    restarted, over = cluster_of(tmp_path), cluster_of(tmp_path)
+    steps(restarted, 2)
+    lose(restarted)
+    steps(restarted, 4)
+    for host in ("algo-1", "algo-2"):
+        over.end(host, 0)
+    steps(over, 3)
+    for path in jobs_of(over, "algo-1"):
+        del over.objects[path]
+    controller_pod(restarted, phase="Running")
+    for number, (cluster, status) in enumerate(((restarted, "InProgress"), (over, "Completed"))):
+        (tmp_path / str(number)).mkdir()
+        record = described_by(cluster, tmp_path / str(number), **ACCOUNT)
+        assert (record.status, record.client) == (status, None)
+        assert len(cluster.of("ConfigMap")) == 1
+
+
+@pytest.mark.parametrize("first", ["client", "controller"])
+def test_a_good_end_is_the_same_whoever_sees_it_first(tmp_path, first):
+    cluster = cluster_of(tmp_path)
+    steps(cluster, 2)
+    for host in ("algo-1", "algo-2"):
+        cluster.end(host, 0)
+    if first == "controller":
+        steps(cluster, 2)
+    record = described_by(cluster, tmp_path, **ACCOUNT)
+    ended = parse_ledger(cluster.of("ConfigMap")[0]).end
+    steps(cluster, 2)
+    assert (record.status, record.ended) == ("Completed", BEGIN + 30)
+    assert parse_ledger(cluster.of("ConfigMap")[0]).end == ended
+    assert (ended or {})["status"] == "Completed"

@@ -46,6 +46,7 @@ from herringbone.backends.kubernetes.names import (
     Label,
     ObjectNames,
     PodKind,
+    label_query,
     namespace_of,
     parse_namespace,
     settings_of,
@@ -202,7 +203,7 @@ class KubernetesBackend(OwnHostsBackend):
             return settle(
                 self._index, name, Failure(exit_code=0, message=f"its objects in namespace {namespace} were deleted")
             )
-        if record.client is not None and self._is_unfinished(record):
+        if record.client is not None and self._is_unfinished(record, parse_ledger(stored)):
             # A client that was killed before it had made all hosts.
             delete(api, "ConfigMap", namespace, names.job)
             return settle(self._index, name, client_died("the cluster had the job"))
@@ -360,13 +361,16 @@ class KubernetesBackend(OwnHostsBackend):
         states = host_states(list_pods(api, namespace, names), hosts, ledger, time.time())
         return {host: next((state for state in states if state.host == host), None) for host in hosts}
 
-    def _is_unfinished(self, record: JobRecord) -> bool:
-        """Report whether the cluster lacks hosts of the first attempt."""
-        api, namespace, names = self._place(record)
-        if _is_set(record):
+    def _is_unfinished(self, record: JobRecord, ledger: Ledger) -> bool:
+        """Report whether the first attempt never had all of its hosts; nothing else has happened to such a job."""
+        if ledger != Ledger():
             return False
-        found = api.call("GET", path_of("Job", namespace), **names.selector(PodKind.HOST))["items"]
-        return not {job["metadata"]["name"] for job in found} >= set(map(names.host, self._host_names(record.name)))
+        api, namespace, names = self._place(record)
+        kind, wanted = "Job", set(map(names.host, self._host_names(record.name)))
+        if _is_set(record):
+            kind, wanted = "JobSet", {names.hosts}
+        found = api.call("GET", path_of(kind, namespace), **label_query(names.labels()))["items"]
+        return not {each["metadata"]["name"] for each in found} >= wanted
 
     def _place(self, record: JobRecord) -> tuple[Api, str, ObjectNames]:
         service = json.loads(record.service or "{}")

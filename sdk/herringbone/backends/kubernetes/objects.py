@@ -51,7 +51,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("", "events", "list"),
     ("batch", "jobs", "get, list, create, delete"),
     # For `workload: jobset`.
-    ("jobset.x-k8s.io", "jobsets", "create, delete"),
+    ("jobset.x-k8s.io", "jobsets", "list, create, delete"),
 )
 
 
@@ -168,13 +168,7 @@ def controller(plan: JobPlan, context: PodContext) -> dict[str, Any]:
         # Its log has lines of the job, and is read as a host's.
         "name": CONTAINER,
         "image": plan.arguments.image_uri,
-        "command": [
-            "python3",
-            "-m",
-            "herringbone.backends.kubernetes.attempts.keeper",
-            namespace_of(plan),
-            plan.job_name,
-        ],
+        "command": ["python3", "-m", _KEEPER, namespace_of(plan), plan.job_name],
         # The client looks there for a kubeconfig, and the user has no home.
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108
         # What it says at a failed start is in its pod's status, so that every client can tell it.
