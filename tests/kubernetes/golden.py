@@ -45,6 +45,7 @@ POD: dict[str, Any] = {
                 {"name": "HOME", "value": "/tmp"},
                 {"name": "USER", "value": "trainer"},
                 {"name": "HERRINGBONE_CONTROL", "value": "tcp:algo-1.hb-digits-a1.team-a.svc:7590"},
+                {"name": "JOB_UID", "value": "a-uid"},
                 {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             ],
             "resources": {},

@@ -14,6 +14,7 @@ import yaml
 
 from herringbone.backends.kubernetes.api import Cluster as Api
 from herringbone.backends.kubernetes.api import path_of
+from herringbone.backends.kubernetes.data.reader import reader_job
 from herringbone.backends.kubernetes.objects import attempt_objects, job_objects, permissions, role
 from herringbone.plan.plan import JobPlan
 from herringbone.show.manifests import as_yaml
@@ -123,6 +124,19 @@ def test_every_option_is_in_the_pods(tmp_path):
     assert container["args"][7:10] == ["write", "/herringbone/claims/claim-1/a", "/opt/ml/checkpoints"]
     assert mounts["/herringbone/claims/claim-1"] == {"name": "claim-1", "mountPath": "/herringbone/claims/claim-1"}
     assert "'n3'" in str(pod["affinity"])
+
+
+def test_the_users_choices_are_in_all_pods_of_a_job(tmp_path):
+    plan = everything(tmp_path)
+    templates = [each["spec"]["template"] for each in job_objects(plan, context_of(plan)) if each["kind"] == "Job"]
+    templates.append(reader_job(plan, "a-uid")["spec"]["template"])
+    chosen = ("nodeSelector", "priorityClassName", "imagePullSecrets", "tolerations", "securityContext")
+    host, *others = templates
+    for template in others:
+        assert {name: template["spec"][name] for name in chosen} == {name: host["spec"][name] for name in chosen}
+        assert template["metadata"]["annotations"] == host["metadata"]["annotations"]
+        assert plan.options.kubernetes.labels.items() <= template["metadata"]["labels"].items()
+        assert template["spec"]["automountServiceAccountToken"] is False
 
 
 @pytest.mark.parametrize("release", RELEASES)

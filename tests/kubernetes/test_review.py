@@ -13,7 +13,7 @@ import pytest
 from herringbone import TrainingInput
 from herringbone.backends.kubernetes import files, review
 from herringbone.backends.kubernetes.files import job_files
-from herringbone.backends.kubernetes.pods import has_parts, pod_spec
+from herringbone.backends.kubernetes.pods import has_parts, pod_template
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from tests.kubernetes.planning import context_of, kubernetes_plan
 
@@ -152,7 +152,7 @@ def test_what_no_secret_holds_goes_to_the_claim_and_the_plan_says_so(tmp_path):
     where = json.loads(secret["hyperparameters.json"])["sagemaker_submit_directory"]
     assert where == '"/herringbone/parts/sourcedir.tar.gz"'
     mount = {"mountPath": "/herringbone/parts", "name": "claim-0", "readOnly": True, "subPath": "jobs/digits/input"}
-    assert mount in pod_spec(stored, stored.hosts[0], context_of(stored))["containers"][0]["volumeMounts"]
+    assert mount in pod_template(stored, stored.hosts[0], context_of(stored))["spec"]["containers"][0]["volumeMounts"]
 
 
 def test_code_that_no_secret_holds_needs_a_claim_or_a_place_in_s3(tmp_path):
@@ -181,7 +181,7 @@ def test_what_s3_has_in_a_job_is_in_the_secret_without_credentials(tmp_path):
     assert order == {"job": "digits", "checkpoints": "s3://mine/c", "output": "s3://mine/jobs", "several": True}
     assert "sourcedir.tar.gz" not in secret
     assert json.loads(secret["hyperparameters.json"])["sagemaker_submit_directory"] == '"s3://mine/c.tar.gz"'
-    mounts = pod_spec(stored, stored.hosts[0], context_of(stored))["containers"][0]["volumeMounts"]
+    mounts = pod_template(stored, stored.hosts[0], context_of(stored))["spec"]["containers"][0]["volumeMounts"]
     claims = [mount["mountPath"] for mount in mounts if mount["name"].startswith("claim")]
     assert claims == ["/herringbone/claims/claim-0"]
 

@@ -76,7 +76,7 @@ def instance_groups(options: Options, instance_type: object, instance_count: obj
     try:
         return (msgspec.convert({"instance_group_name": HOMOGENEOUS_GROUP, **fields}, InstanceGroup),)
     except msgspec.ValidationError as error:
-        raise OptionError(explain(error, fields)) from None
+        raise OptionError(explain(error, fields, InstanceGroup)) from None
 
 
 def check_class(estimator: str, own: Mapping[str, Any], options: dict[str, Any]) -> None:

@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Literal, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from herringbone.aws.fields import NONE_IS_UNSET, Conversions, Member, plain_type
+from herringbone.aws.fields import NONE_IS_UNSET, Conversions, Member
 from herringbone.plan.option_errors import explain
 from herringbone.plan.texts import check_path, check_texts
 from herringbone.system.user_paths import expanded
@@ -171,22 +171,7 @@ def _checked(name: str, source: _Input) -> _Input:
     try:
         return msgspec.convert(members, kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"channel {name!r}: {kind.__name__}: {explain(error, members, input_keys(kind))}") from None
-
-
-def input_keys(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
-    """Return the values that the choices of an input take, for messages, by the choice's name."""
-    return {
-        field.name: values
-        for field in msgspec.structs.fields(kind)
-        # A choice is a Literal, alone or next to None.
-        for hint in [plain_type(field.type)]
-        if (values := tuple(value for part in (hint, *get_args(hint)) for value in _literals(part)))
-    }
-
-
-def _literals(hint: object) -> tuple[str, ...]:
-    return get_args(hint) if get_origin(hint) is Literal else ()
+        raise InputError(f"channel {name!r}: {kind.__name__}: {explain(error, members, kind)}") from None
 
 
 def local_path(address: str, *, base: Path) -> Path | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 from herringbone_contract.errors import near_words
 
@@ -19,6 +20,8 @@ _UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
 _WRONG_CHOICE = re.compile(r"Invalid enum value (.*)")
 _WRONG_TYPE = re.compile(r"Expected `(.*)`, got `(.*)`")
+# The names, and the entries of lists and dicts, in a place.
+_STEPS = re.compile(r"[^.\[\]]+(?![^\[]*\])|\[[^\]]*\]")
 # The values of these may be secrets.
 _SECRET = ("environment", "git_config", "notify")
 
@@ -38,13 +41,11 @@ def python_words(text: str) -> str:
     return f"{text[0].lower()}{text[1:]}"
 
 
-def explain(
-    error: msgspec.ValidationError, values: Mapping[str, Any], legal: Mapping[str, Sequence[str]] | None = None
-) -> str:
+def explain(error: msgspec.ValidationError, values: Mapping[str, Any], target: object) -> str:
     """Return msgspec's message with the option in front and its value from `values` behind.
 
-    msgspec writes "Expected `int`, got `str` - at `$.max_run`". `legal` are the keys, or the values, that an option
-    takes.
+    msgspec writes "Expected `int`, got `str` - at `$.max_run`". `target` is the type that `values` were to have: it
+    tells which keys and choices there are.
     """
     problem, _, location = str(error).partition(" - at `")
     if location.startswith("key"):
@@ -54,11 +55,57 @@ def explain(
     name = re.split(r"[.\[]", path, maxsplit=1)[0]
     if name not in values:
         return python_words(str(error))
-    path = path.replace("[...]", _wrong_key(problem, values[name]), 1)
+    steps = _STEPS.findall(path)
+    if "[...]" in steps:
+        path = path.replace("[...]", _wrong_key(problem, _value_at(values, steps[: steps.index("[...]")])), 1)
     value = "" if name in _SECRET else f" (given: {shown(values[name])})"
-    keys = (legal or {}).get(name, ())
-    remedy = _remedy(problem, values[name], keys, whole=path == name)
-    return f"{path}: {_problem(problem, keys)}{value}{remedy}"
+    legal = _legal([inspect.type_info(target)], steps)
+    remedy = _remedy(problem, values[name], legal, whole=path == name)
+    return f"{path}: {_problem(problem, legal)}{value}{remedy}"
+
+
+def _value_at(value: Any, steps: Sequence[str]) -> Any:
+    """Return the value at a place of what a user gave; None where it is no plain value."""
+    for step in steps:
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, Sequence) and step.startswith("[") and int(step[1:-1]) < len(value):
+            value = value[int(step[1:-1])]
+        else:
+            return None
+    return value
+
+
+def _legal(types: Sequence[inspect.Type], steps: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of a dict, or the values of a choice, at a place of types."""
+    for step in ("", *steps):
+        types = [part for kind in types for part in _parts(kind, step)]
+    words: list[Any] = []
+    for kind in types:
+        if isinstance(kind, inspect.StructType):
+            words += [field.encode_name for field in kind.fields]
+        elif isinstance(kind, inspect.LiteralType):
+            words += kind.values
+        elif isinstance(kind, inspect.TupleType | inspect.VarTupleType | inspect.ListType):
+            # Where a list is missing around a dict.
+            words += _legal([kind], ["[0]"])
+    return tuple(map(str, words))
+
+
+def _parts(kind: inspect.Type, step: str) -> Sequence[inspect.Type]:
+    """Return the types one step below a type, those of a union apart; the step "" stays where it is."""
+    if isinstance(kind, inspect.UnionType):
+        return [part for each in kind.types for part in _parts(each, step)]
+    below: list[inspect.Type] = []
+    if not step:
+        return [kind]
+    if isinstance(kind, inspect.StructType):
+        below = [field.type for field in kind.fields if field.encode_name == step]
+    elif isinstance(kind, inspect.DictType):
+        below = [kind.value_type]
+    elif isinstance(kind, inspect.VarTupleType | inspect.ListType):
+        below = [kind.item_type]
+    return [part for each in below for part in _parts(each, "")]
 
 
 def _remedy(problem: str, value: object, keys: Sequence[str], *, whole: bool) -> str:

@@ -25,11 +25,6 @@ _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 _MAX_JOBS = 10_000
 # The tuner's arguments whose members have shorter names here.
 ARGUMENTS = {"metric": "objective_metric_name", "ranges": "hyperparameter_ranges", "seed": "random_seed"}
-_CHOICES = {
-    "objective_type": ("Maximize", "Minimize"),
-    "strategy": ("Bayesian", "Random", "Hyperband", "Grid"),
-    "early_stopping_type": ("Off", "Auto"),
-}
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -118,7 +113,7 @@ def define(settings: Mapping[str, Any], *, without_ranges: bool = False) -> Tuni
     try:
         definition = msgspec.convert(dict(settings), TuningDefinition)
     except msgspec.ValidationError as error:
-        message = explain(error, settings, _CHOICES)
+        message = explain(error, settings, TuningDefinition)
         member = re.split(r"\W", message, maxsplit=1)[0]
         raise OptionError(ARGUMENTS.get(member, member) + message[len(member) :]) from None
     if len(definition.name) > MAX_NAME_CHARS or not _NAME.fullmatch(definition.name):

@@ -13,9 +13,9 @@ import pytest
 
 from herringbone.aws.session import AwsSession
 from herringbone.backends.kubernetes.data import pod_s3
+from herringbone.backends.kubernetes.data.claim_results import RunningLogs
 from herringbone.backends.kubernetes.data.packing import fetch_part
 from herringbone.backends.kubernetes.data.pod_s3 import S3Order
-from herringbone.backends.kubernetes.data.results import RunningLogs
 from herringbone.backends.kubernetes.data.s3_results import S3Results
 from herringbone.backends.kubernetes.files import job_files
 from herringbone.plan.inputs import Channel, TrainingInput
@@ -24,7 +24,7 @@ from herringbone.s3 import sync
 from herringbone_contract.errors import InputError
 from herringbone_contract.resources import HostGroup, ResourceConfig
 from tests.aws_mock import s3, s3_server
-from tests.kubernetes.data.test_results import LOG, record_of
+from tests.kubernetes.data.test_claim_results import LOG, record_of
 from tests.kubernetes.planning import kubernetes_plan
 
 __all__ = ["s3", "s3_server"]
@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {"output_path": "s3://mine/jobs", "checkpoint_s3_uri":
 @pytest.fixture
 def base(tmp_path) -> Path:
     """A host's base folder, as the program of a pod makes it."""
-    for name in ("input/data", "model", "output/data", "output/log", "checkpoints"):
+    for name in ("input/data", "model", "output/data", "output/log/a-uid", "checkpoints"):
         (tmp_path / "ml" / name).mkdir(parents=True)
     return tmp_path / "ml"
 
@@ -131,24 +131,24 @@ def test_a_channel_that_is_not_there_is_the_failure_of_the_host(s3, job, base):
 
 def test_results_are_sent_at_the_end_and_fetched_from_there(s3, job, base, tmp_path, capfd):
     put(s3, "jobs/digits/hosts/algo-1/ml/model/of-an-earlier-attempt", b"old")
-    put(s3, "jobs/digits/hosts/algo-1/ml/output/log/pod-0.log", b"earlier")
+    put(s3, "jobs/digits/hosts/algo-1/ml/output/log/a-uid/pod-0.log", b"earlier")
     (base / "model/deep").mkdir()
     (base / "model/deep/a.pt").write_bytes(b"weights")
     (base / "model/secret").symlink_to("/etc/shadow")
     (base / "output/data/plot").write_bytes(b"plot")
-    (base / "output/log/pod-1.log").write_text(LOG)
+    (base / "output/log/a-uid/pod-1.log").write_text(LOG)
     (base / "checkpoints/epoch-2.pt").write_bytes(b"c")
     assert run_in_pod("keep", job, base) == 0
     assert keys(s3, "") == {
         "jobs/digits/hosts/algo-1/ml/model/deep/a.pt": b"weights",
         "jobs/digits/hosts/algo-1/ml/output/data/plot": b"plot",
-        "jobs/digits/hosts/algo-1/ml/output/log/pod-0.log": b"earlier",
-        "jobs/digits/hosts/algo-1/ml/output/log/pod-1.log": LOG.encode(),
+        "jobs/digits/hosts/algo-1/ml/output/log/a-uid/pod-0.log": b"earlier",
+        "jobs/digits/hosts/algo-1/ml/output/log/a-uid/pod-1.log": LOG.encode(),
         "saved/epoch-2.pt": b"c",
     }
     assert "secret in model is left out: it is a link, and S3 has files alone" in capfd.readouterr().err
 
-    nobody = RunningLogs(None, "team-a", dict)  # type: ignore[arg-type]
+    nobody = RunningLogs(None, "team-a", dict, lambda: "a-uid")  # type: ignore[arg-type]
     results = S3Results(kubernetes_plan(tmp_path, **OPTIONS), nobody)
     record, folder = record_of(tmp_path, **OPTIONS), JobFolder(tmp_path / "folder")
     for part, name in (("model", "deep/a.pt"), ("output", "plot"), ("checkpoints", "epoch-2.pt")):

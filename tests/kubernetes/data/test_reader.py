@@ -138,7 +138,7 @@ def test_a_pod_that_cannot_run_says_why(api, tmp_path, status, event, words):
 
 def test_a_job_without_objects(api, tmp_path):
     del api.objects[OWNER]
-    with pytest.raises(RequestError, match="its objects in namespace team-a were deleted, so no pod reads its claims"):
+    with pytest.raises(RequestError, match="hb-digits in namespace team-a was deleted, and the job's objects with it"):
         reader_of(api, tmp_path).pod()
 
 

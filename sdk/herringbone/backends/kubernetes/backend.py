@@ -14,22 +14,30 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herringbone.aws.location import is_s3
 from herringbone.backends.detached import stop_grace
 from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.attempts.orders import clean_up, stop_hosts
+from herringbone.backends.kubernetes.data.claim_results import Results, RunningLogs
 from herringbone.backends.kubernetes.data.found import jobs_in
-from herringbone.backends.kubernetes.data.packing import fetch_part, model_column, repack_results, results_address
+from herringbone.backends.kubernetes.data.packing import (
+    fetch_part,
+    model_column,
+    open_results,
+    packed_here,
+    repack_results,
+    results_address,
+)
 from herringbone.backends.kubernetes.data.parts import remove_parts, send_parts
 from herringbone.backends.kubernetes.data.reader import Reader
-from herringbone.backends.kubernetes.data.results import ClaimResults, Results, RunningLogs
 from herringbone.backends.kubernetes.files import job_files
+from herringbone.backends.kubernetes.job_columns import log_pods, look, num_attempts
 from herringbone.backends.kubernetes.ledger import (
     CONFLICT,
     Ledger,
@@ -37,11 +45,11 @@ from herringbone.backends.kubernetes.ledger import (
     delete,
     list_pods,
     note_end,
+    owner_uid,
     parse_ledger,
     read_owner,
 )
 from herringbone.backends.kubernetes.logs import JobLogs
-from herringbone.backends.kubernetes.look import log_pods, look, num_attempts
 from herringbone.backends.kubernetes.names import (
     Label,
     ObjectNames,
@@ -228,14 +236,14 @@ class KubernetesBackend(OwnHostsBackend):
 
     def ask(self, name: str, request: Request) -> Answers:
         # Imported here: only clients that look into a running job need it.
-        from herringbone.backends.kubernetes.looking import PodAnswers
+        from herringbone.backends.kubernetes.access import PodAnswers
 
         record = self._index.get(name)
         api, namespace, _ = self._place(record)
         return PodAnswers(api, namespace, self._hosts_pods(record), request)
 
     def access(self, name: str, host: str) -> HostAccess:
-        from herringbone.backends.kubernetes.looking import PodAccess, running
+        from herringbone.backends.kubernetes.access import PodAccess, running
 
         record = self._index.get(name)
         api, namespace, _ = self._place(record)
@@ -269,8 +277,7 @@ class KubernetesBackend(OwnHostsBackend):
         return model
 
     def output_of(self, record: JobRecord) -> str | None:
-        packed = self._home.job(record.name).output / "output.tar.gz"
-        if packed.exists():
+        if (packed := packed_here(self._home.job(record.name), "output")) is not None:
             return str(packed)
         return results_address(record.plan_dict) if record.done else None
 
@@ -279,19 +286,14 @@ class KubernetesBackend(OwnHostsBackend):
         return fetch_part(self._results(record), record, self._home.job(name), part, into)
 
     def _results(self, record: JobRecord) -> Results:
-        api, namespace, _ = self._place(record)
+        api, namespace, names = self._place(record)
 
         def running() -> dict[str, str]:
             pods = self._hosts_pods(record).items()
             return {host: pod.pod for host, pod in pods if pod is not None and pod.phase == "running"}
 
-        plan, logs = parse_plan(record.plan_dict), RunningLogs(api, namespace, running)
-        if not is_s3(plan.options.output_path):
-            return ClaimResults(api, plan, logs)
-        # Imported here: only such jobs need boto.
-        from herringbone.backends.kubernetes.data.s3_results import S3Results
-
-        return S3Results(plan, logs)
+        uid = partial(owner_uid, api, namespace, names.job)
+        return open_results(api, parse_plan(record.plan_dict), RunningLogs(api, namespace, running, uid))
 
     def _context(self, plan: JobPlan) -> PodContext:
         return PodContext(

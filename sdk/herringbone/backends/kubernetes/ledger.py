@@ -18,7 +18,7 @@ import msgspec
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, label_query
 from herringbone.controller.retry import Attempt
-from herringbone_contract.errors import KubernetesError
+from herringbone_contract.errors import KubernetesError, RequestError
 
 NOT_FOUND, CONFLICT = 404, 409
 _BACKGROUND = {"propagationPolicy": "Background"}
@@ -99,6 +99,13 @@ def read_owner(api: Api, namespace: str, name: str) -> dict[str, Any] | None:
             return None
         raise
     return stored
+
+
+def owner_uid(api: Api, namespace: str, name: str) -> str:
+    """Return the uid of a job's ConfigMap. Raises `RequestError` when there is none."""
+    if (stored := read_owner(api, namespace, name)) is None:
+        raise RequestError(f"ConfigMap {name} in namespace {namespace} was deleted, and the job's objects with it")
+    return str(stored["metadata"]["uid"])
 
 
 def save(api: Api, namespace: str, stored: Mapping[str, Any], ledger: Ledger) -> None:

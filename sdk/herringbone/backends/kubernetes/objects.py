@@ -23,11 +23,8 @@ from herringbone.backends.kubernetes.names import JOB_NAME, TOKEN_FOLDER, Label,
 from herringbone.backends.kubernetes.pods import (
     CONTAINER,
     PodContext,
-    choices_of,
-    pod_spec,
     pod_template,
-    security_context,
-    tolerations_of,
+    template_of,
 )
 from herringbone.plan.plan import JobPlan
 
@@ -138,15 +135,15 @@ def job_set(plan: JobPlan, context: PodContext) -> list[dict[str, Any]]:
 
 def train_job(plan: JobPlan, context: PodContext) -> list[dict[str, Any]]:
     """Return a TrainJob of Kubeflow's Trainer, whose runtime makes the pods: one template for all hosts."""
-    template = pod_spec(plan, None, context)
-    container = template["containers"][0]
+    whole = pod_template(plan, None, context)
+    template, container = whole["spec"], whole["spec"]["containers"][0]
     # The runtime has its own restart policy, and names its container.
     left_out = ("restartPolicy", "containers", "automountServiceAccountToken", "enableServiceLinks")
     pod = {name: value for name, value in template.items() if name not in left_out}
     pod["containers"] = [
         {"name": "node", "securityContext": container["securityContext"], "volumeMounts": container["volumeMounts"]}
     ]
-    patch = {"template": {"metadata": pod_template(plan, None, context)["metadata"], "spec": pod}}
+    patch = {"template": {"metadata": whole["metadata"], "spec": pod}}
     jobs = {"replicatedJobs": [{"name": "node", "template": {"spec": patch}}]}
     trainer = {name: container[name] for name in ("image", "command", "args", "env")}
     if container["resources"]:
@@ -181,14 +178,10 @@ def controller(plan: JobPlan, context: PodContext) -> dict[str, Any]:
         "restartPolicy": "OnFailure",
         "terminationGracePeriodSeconds": 5,
         "serviceAccountName": settings_of(plan).service_account,
-        "automountServiceAccountToken": False,
-        "securityContext": security_context(plan),
-        "tolerations": tolerations_of(plan),
         "containers": [container],
         "volumes": [{"name": "token", "projected": {"sources": [token, authority]}}],
-        **choices_of(plan),
     }
-    template = {"metadata": {"labels": context.names.labels(PodKind.CONTROLLER)}, "spec": pod}
+    template = template_of(plan, context.names.labels(PodKind.CONTROLLER), pod)
     spec = {**_NEVER_AGAIN, "backoffLimit": _CONTROLLER_RETRIES, "template": template}
     metadata = _metadata(plan, context, f"{context.names.job}-controller")
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

@@ -31,7 +31,8 @@ PARTS, PARTS_FOLDER = "/herringbone/parts", "input"
 RUN_FOLDER, _CLAIMS = "/herringbone/run", "/herringbone/claims"
 # The FIFO of the private line, named so when the line is in it: a request that came before would be taken for it.
 REQUESTS = f"{RUN_FOLDER}/line"
-# The folder of a host's log below the base folder: a file for each of its pods.
+# The folder of a host's logs below the base folder. In it, a folder of each job by the uid of its ConfigMap, since an
+# earlier one of the same name may have written there, has a file for each pod.
 LOGS = "output/log"
 # The message of a container that ended well, and whose script has saved a model.
 HAS_MODEL = "model"
@@ -78,7 +79,8 @@ if [ -e $s3 ]; then
     keeper=$!
 fi
 mkfifo {RUN_FOLDER}/private {RUN_FOLDER}/out
-(python3 -m herringbone_entry.numbered "{LOGS}/$POD_NAME.log" <{RUN_FOLDER}/out || exec cat <{RUN_FOLDER}/out) &
+log="{LOGS}/$JOB_UID/$POD_NAME.log"
+(python3 -m herringbone_entry.numbered "$log" <{RUN_FOLDER}/out || exec cat <{RUN_FOLDER}/out) &
 output=$!
 exec 3<>{RUN_FOLDER}/private
 (cat {JOB_FOLDER}/private.json >&3 && mv {RUN_FOLDER}/private {REQUESTS}) &
@@ -135,14 +137,7 @@ class _Claims(NamedTuple):
 
 def pod_template(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, Any]:
     """Return the template of one host's pod; with None, that of all pods of an indexed Job."""
-    names, settings = context.names, settings_of(plan)
-    annotations = {"annotations": settings.annotations} if settings.annotations else {}
-    labels = {**settings.labels, **names.labels(PodKind.HOST, None if host is None else host.name)}
-    return {"metadata": {"labels": labels, **annotations}, "spec": pod_spec(plan, host, context)}
-
-
-def pod_spec(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, Any]:
-    settings, claims = settings_of(plan), _claims_of(plan)
+    claims = _claims_of(plan)
     volumes: list[dict[str, Any]] = [
         {"name": "job", "secret": {"secretName": context.names.hosts, "defaultMode": 0o400}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -153,34 +148,40 @@ def pod_spec(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[
     ]
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": round(context.grace) + _MARGIN_SECONDS,
-        "securityContext": security_context(plan),
-        "tolerations": tolerations_of(plan),
         "containers": [_container(plan, host, context, claims)],
         "volumes": volumes,
     }
     if host is not None:
         spec |= {"hostname": host.name, "subdomain": context.names.hosts}
-    if settings.node_selector:
-        spec["nodeSelector"] = settings.node_selector
     if context.excluded:
         spec["affinity"] = _away_from(context.excluded)
-    return spec | choices_of(plan)
+    return template_of(plan, context.names.labels(PodKind.HOST, None if host is None else host.name), spec)
 
 
-def choices_of(plan: JobPlan) -> dict[str, Any]:
-    """Return the user's choices that all pods of a job share."""
-    settings, choices = settings_of(plan), dict[str, Any]()
+def template_of(plan: JobPlan, labels: Mapping[str, str], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template of a pod, with what all pods of a job share: most of it are the user's choices."""
+    settings = settings_of(plan)
+    shared: dict[str, Any] = {
+        # The controller alone mounts a token.
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _security_context(plan),
+        "tolerations": _tolerations_of(plan),
+    }
+    if settings.node_selector:
+        shared["nodeSelector"] = settings.node_selector
     if settings.priority_class is not None:
-        choices["priorityClassName"] = settings.priority_class
+        shared["priorityClassName"] = settings.priority_class
     if settings.image_pull_secrets:
-        choices["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
-    return choices
+        shared["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    metadata: dict[str, Any] = {"labels": {**settings.labels, **labels}}
+    if settings.annotations:
+        metadata["annotations"] = settings.annotations
+    return {"metadata": metadata, "spec": {**shared, **spec}}
 
 
-def security_context(plan: JobPlan) -> dict[str, Any]:
+def _security_context(plan: JobPlan) -> dict[str, Any]:
     user = settings_of(plan).user
     # The Secret's files belong to root; the group may read them.
     own = {} if user == "namespace" else {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
@@ -189,7 +190,7 @@ def security_context(plan: JobPlan) -> dict[str, Any]:
     return {"runAsNonRoot": True, **own, **policy, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def tolerations_of(plan: JobPlan) -> list[dict[str, Any]]:
+def _tolerations_of(plan: JobPlan) -> list[dict[str, Any]]:
     own = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _AWAY_SECONDS} for key in _TAINTS
     ]
@@ -225,6 +226,7 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
         "workingDir": "/opt/ml",
         "env": [
             *({"name": name, "value": literal(value)} for name, value in _variables(plan, host, context).items()),
+            {"name": "JOB_UID", "value": context.owner},
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         ],
         "resources": _resources(plan),

@@ -12,17 +12,23 @@ import msgspec
 from herringbone_contract.errors import OptionError
 
 # The rules of the API server for names of objects, for keys and values of labels, and for quantities.
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_DOMAIN = r"(?=.{1,253}(?:/|$))[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_NAME = re.compile(_DOMAIN)
 _WORD = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-_KEY = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD}")
+_KEY = re.compile(rf"({_DOMAIN}/)?{_WORD}")
 _VALUE = re.compile(rf"({_WORD})?")
 _CPUS = re.compile(r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,9})?m?")
 _MEMORY = re.compile(r"(?=.*[1-9])[0-9]{1,15}(\.[0-9]{1,9})?([MGTPE]i?)")
 # Resources that nodes have by themselves have no domain, and those of quotas begin with `requests.`.
-_RESOURCE = re.compile(rf"(?!requests\.)[a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/{_WORD}")
+_RESOURCE = re.compile(rf"(?!requests\.){_DOMAIN}/{_WORD}")
 _MOUNT = re.compile(r"/[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 # The prefix of labels and annotations by which Herringbone finds its objects.
 OWN_PREFIX = "dev.herringbone/"
+# Labels by which the cluster's own controllers find the pods that they have made.
+_TAKEN = re.compile(
+    r"((batch\.kubernetes\.io/)?(controller-uid|job-name|job-completion-index))|jobset\.sigs\.k8s\.io/.*"
+)
+_MAX_ANNOTATION_BYTES = 256 << 10
 # Folders of a pod in which Herringbone mounts volumes of its own.
 _OWN_FOLDERS = ("/opt/ml", "/opt/herringbone", "/herringbone", "/dev", "/proc", "/sys", "/tmp")  # noqa: S108
 # Folders of the image without which nothing runs.
@@ -76,6 +82,8 @@ def check_kubernetes_settings(settings: KubernetesSettings) -> None:
         value = getattr(settings, name)
         if value is not None:
             _check(_NAME, name, value, "the name of an object: lower case letters, digits, '-' and '.'")
+    if settings.local_queue is not None:
+        _check(_VALUE, "local_queue", settings.local_queue, "at most 63 characters: it is the value of a label, too")
     for value in (*settings.image_pull_secrets, *settings.volumes):
         _check(_NAME, "a name in image_pull_secrets or volumes", value, "lower case letters, digits, '-' and '.'")
     if settings.cpu is not None:
@@ -88,6 +96,12 @@ def check_kubernetes_settings(settings: KubernetesSettings) -> None:
     _check_pairs("node_selector", settings.node_selector, _VALUE.fullmatch)
     _check_pairs("labels", settings.labels, _VALUE.fullmatch)
     _check_pairs("annotations", settings.annotations, lambda _: True)
+    for label in filter(_TAKEN.fullmatch, settings.labels):
+        raise OptionError(f"kubernetes: labels {label!r}: the cluster's controllers set it; choose another key")
+    size = sum(len(word.encode()) for pair in settings.annotations.items() for word in pair)
+    # Herringbone's own are short.
+    if size > _MAX_ANNOTATION_BYTES - 1024:
+        raise OptionError(f"kubernetes: annotations have {size} bytes together; Kubernetes takes 256 KiB of an object")
     _check_mounts(settings.volumes)
     for toleration in settings.tolerations:
         _check_toleration(toleration)
@@ -126,6 +140,12 @@ def _check_mounts(volumes: Mapping[str, str]) -> None:
 
 def _check_toleration(toleration: Toleration) -> None:
     shown = msgspec.to_builtins(toleration)
+    if toleration.key is not None:
+        _check(_KEY, "a key of tolerations", toleration.key, "letters, digits, '-', '_' and '.', as the taint has it")
+    if toleration.value is not None:
+        _check(
+            _VALUE, "a value of tolerations", toleration.value, "letters, digits, '-', '_' and '.', as the taint has it"
+        )
     if toleration.operator == "Exists" and toleration.value is not None:
         raise OptionError(f"kubernetes: tolerations {shown}: operator 'Exists' has no value; leave it out")
     if toleration.operator == "Equal" and toleration.key is None:

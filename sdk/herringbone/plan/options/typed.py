@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -210,25 +210,6 @@ _FREE_TEXTS = (
     "metric_definitions",
     "log_policies",
 )
-# The keys of dicts, and the values of choices, for messages.
-_LEGAL: dict[str, tuple[str, ...]] = {
-    **{
-        name: tuple(field.encode_name for field in msgspec.structs.fields(kind))
-        for name, kind in (
-            ("metric_definitions", MetricDefinition),
-            ("instance_groups", InstanceGroup),
-            ("slurm", SlurmSettings),
-            ("kubernetes", KubernetesSettings),
-            ("git_config", GitConfig),
-            ("tensorboard_output_config", TensorBoardOutputConfig),
-            ("keep_checkpoints", Keep),
-            ("notify", Notify),
-        )
-    },
-    "input_mode": get_args(InputMode),
-    "log_policies": get_args(LogAction),
-    "training_repository_access_mode": get_args(RepositoryAccess),
-}
 _FINDERS = {
     "idle": "idle_timeout",
     "loss_spike": "loss_spike_factor",
@@ -270,7 +251,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options, from_attributes=True)
         _check_all_texts(options)
     except msgspec.ValidationError as error:
-        raise OptionError(explain(error, values, _LEGAL)) from None
+        raise OptionError(explain(error, values, Options)) from None
     except (UnicodeEncodeError, RecursionError):
         # msgspec's own, for half of a character and for endless nesting; they do not name the option.
         raise OptionError(

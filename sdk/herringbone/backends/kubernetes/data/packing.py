@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.kubernetes.data.results import INSIDE
+from herringbone.aws.location import is_s3
+from herringbone.backends.kubernetes.data.claim_results import INSIDE, ClaimResults
 from herringbone.backends.kubernetes.pods import HAS_MODEL
 from herringbone.backends.lifecycle import model_of
 from herringbone.controller.artifacts import Say, pack_model, pack_output
@@ -22,7 +23,9 @@ from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.errors import InputError
 
 if TYPE_CHECKING:
-    from herringbone.backends.kubernetes.data.results import Results
+    from herringbone.backends.kubernetes.api import Api
+    from herringbone.backends.kubernetes.data.claim_results import Results, RunningLogs
+    from herringbone.plan.plan import JobPlan
     from herringbone.records.download import Part
     from herringbone.records.home import JobFolder
     from herringbone.records.index import JobRecord
@@ -46,6 +49,16 @@ def model_column(pods: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], 
     return {"model": results_address(record.plan_dict)} if saved else {}
 
 
+def open_results(api: Api, plan: JobPlan, running: RunningLogs) -> Results:
+    """Return the results of a job, where its `output_path` is."""
+    if not is_s3(plan.options.output_path):
+        return ClaimResults(api, plan, running)
+    # Imported here: only such jobs need boto.
+    from herringbone.backends.kubernetes.data.s3_results import S3Results
+
+    return S3Results(plan, running)
+
+
 def fetch_part(results: Results, record: JobRecord, folder: JobFolder, part: Part, into: Path) -> Path:
     """Return a part of a job: an archive that was packed here, or a folder below `into`.
 
@@ -63,7 +76,7 @@ def fetch_part(results: Results, record: JobRecord, folder: JobFolder, part: Par
         if not any(checkpoints.iterdir()):
             raise InputError(f"job {record.name} is {record.status}, and has no checkpoint yet")
         return checkpoints
-    if (packed := folder.output / f"{part}.tar.gz").exists():
+    if (packed := packed_here(folder, part)) is not None:
         return packed
     if part == "model" and record.status not in (COMPLETED, STOPPED):
         # It explains why there is none.
@@ -77,21 +90,30 @@ def fetch_part(results: Results, record: JobRecord, folder: JobFolder, part: Par
 
 
 def repack_results(results: Results, record: JobRecord, folder: JobFolder, say: Say) -> Path:
-    """Pack the model and the output of a job that is over into its folder here, and return the model's archive."""
-    model = folder.output / "model.tar.gz"
+    """Pack the model and the output of a job that is over into its folder here; return the model's archive, or folder.
+
+    Raises `InputError` for a job that runs, or is packed already.
+    """
+    compress = not record.plan_dict["options"].get("disable_output_compression")
     if not record.done:
         raise InputError(f"job {record.name} is {record.status}: its files are complete at its end")
-    if model.exists():
-        raise InputError(f"job {record.name} has its model already: {model}")
+    if (known := packed_here(folder, "model")) is not None:
+        raise InputError(f"job {record.name} has its model already: {known}")
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=folder.path, prefix=".repack-") as scratch:
         bases = _bring(results, record, "model", Path(scratch, "model"), say)
         if results.hosts_with("output"):
-            pack_output(
-                _bring(results, record, "output", Path(scratch, "output"), say), folder.output, compress=True, say=say
-            )
-        pack_model(bases, folder.output, compress=True, say=say)
+            outputs = _bring(results, record, "output", Path(scratch, "output"), say)
+            pack_output(outputs, folder.output, compress=compress, say=say)
+        model = pack_model(bases, folder.output, compress=compress, say=say)
+    assert model is not None
     return model
+
+
+def packed_here(folder: JobFolder, part: Part) -> Path | None:
+    """Return the archive, or the folder, that `repack_results` has made of a part here."""
+    made = folder.output / f"{part}.tar.gz", folder.output / part
+    return next((path for path in made if path.exists()), None)
 
 
 def _bring(results: Results, record: JobRecord, part: Part, into: Path, say: Say) -> list[tuple[str, Path]]:

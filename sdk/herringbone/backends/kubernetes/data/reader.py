@@ -16,9 +16,9 @@ from typing import Any
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.claims import Place, is_claim, literal, parse_place
 from herringbone.backends.kubernetes.execution import Execution
-from herringbone.backends.kubernetes.ledger import CONFLICT, NOT_FOUND, read_owner
-from herringbone.backends.kubernetes.names import JOB_NAME, ObjectNames, PodKind, namespace_of, settings_of
-from herringbone.backends.kubernetes.pods import CONTAINER, RESTRICTED, security_context, tolerations_of
+from herringbone.backends.kubernetes.ledger import CONFLICT, NOT_FOUND, owner_uid
+from herringbone.backends.kubernetes.names import JOB_NAME, ObjectNames, PodKind, namespace_of
+from herringbone.backends.kubernetes.pods import CONTAINER, RESTRICTED, template_of
 from herringbone.backends.kubernetes.states import PodState, pod_state, refusal_of
 from herringbone.plan.plan import JobPlan
 from herringbone.system.attached import STDOUT
@@ -74,13 +74,13 @@ def reader_job(plan: JobPlan, owner: str) -> dict[str, Any]:
             "completions": 1,
             "parallelism": 1,
             "backoffLimit": 0,
-            "template": {"metadata": {"labels": names.labels(PodKind.READER, PodKind.READER)}, "spec": _pod(plan)},
+            "template": template_of(plan, names.labels(PodKind.READER, PodKind.READER), _pod(plan)),
         },
     }
 
 
 def _pod(plan: JobPlan) -> dict[str, Any]:
-    settings, places = settings_of(plan), _places(plan)
+    places = _places(plan)
     claims = {claim: f"claim-{n}" for n, claim in enumerate(dict.fromkeys(place.claim for place in places.values()))}
     shared = {
         "image": plan.arguments.image_uri,
@@ -112,14 +112,10 @@ def _pod(plan: JobPlan) -> dict[str, Any]:
         "command": ["/bin/sh", "-c", _PROGRAM, str(_IDLE_SECONDS)],
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],  # noqa: S108 - an emptyDir of its own
     }
-    pod: dict[str, Any] = {
+    return {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         # A shell that is a pod's first process takes no SIGTERM.
         "terminationGracePeriodSeconds": 1,
-        "securityContext": security_context(plan),
-        "tolerations": tolerations_of(plan),
         "initContainers": [maker],
         "containers": [container],
         "volumes": [
@@ -127,11 +123,6 @@ def _pod(plan: JobPlan) -> dict[str, Any]:
             *({"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in claims.items()),
         ],
     }
-    if settings.node_selector:
-        pod["nodeSelector"] = settings.node_selector
-    if settings.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
-    return pod
 
 
 def _places(plan: JobPlan) -> dict[str, Place]:
@@ -228,12 +219,7 @@ class Reader:
         """Make the pod's Job unless there is one, and report whether its pod is new."""
         if self._state() is not None:
             return False
-        if (found := read_owner(self._api, self._namespace, self._names.job)) is None:
-            raise RequestError(
-                f"job {self._plan.job_name}: its objects in namespace {self._namespace} were deleted, so no pod reads "
-                "its claims; their files stay where they are"
-            )
-        body = reader_job(self._plan, found["metadata"]["uid"])
+        body = reader_job(self._plan, owner_uid(self._api, self._namespace, self._names.job))
         try:
             self._api.call("POST", path_of("Job", self._namespace), body)
         except KubernetesError as error:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from herringbone.aws.location import S3Location
 from herringbone.aws.session import AwsSession
+from herringbone.backends.kubernetes.data.claim_results import INSIDE, RunningLogs
 from herringbone.backends.kubernetes.data.pod_s3 import fetch_files, host_location
-from herringbone.backends.kubernetes.data.results import INSIDE, RunningLogs
-from herringbone.backends.kubernetes.pods import LOGS
 from herringbone.s3.bucket import Buckets
 from herringbone.s3.names import files_of
 from herringbone.s3.staging import fetch_whole_checkpoints
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from herringbone.records.download import Part
     from herringbone.s3.names import StoredObject
 
-_LOG = re.compile(rf"{LOGS}/([a-z0-9][a-z0-9-]{{0,62}})\.log")
+_LOG = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.log")
 
 
 class S3Results:
@@ -53,8 +52,9 @@ class S3Results:
     def pods(self) -> Sequence[tuple[str, str]]:
         found = []
         for host in self._hosts:
-            prefix = self._place(host, "")
-            names = (each.key.removeprefix(prefix.key) for each in self._objects(host, f"{LOGS}/"))
+            folder = f"{self._running.folder}/"
+            prefix = self._place(host, folder)
+            names = (each.key.removeprefix(prefix.key) for each in self._objects(host, folder))
             found += [(match[1], host) for match in map(_LOG.fullmatch, names) if match is not None]
         return found
 
@@ -63,7 +63,7 @@ class S3Results:
             yield from lines
             return
         try:
-            stored = self._buckets.head(self._place(host, f"{LOGS}/{pod}.log"), "output_path")
+            stored = self._buckets.head(self._place(host, f"{self._running.folder}/{pod}.log"), "output_path")
         except InputError:
             return
         rest, number = b"", 1

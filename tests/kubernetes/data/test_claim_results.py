@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from herringbone.backends.kubernetes.data.claim_results import ClaimResults, RunningLogs
 from herringbone.backends.kubernetes.data.packing import fetch_part, model_column, repack_results
-from herringbone.backends.kubernetes.data.results import ClaimResults, RunningLogs
 from herringbone.records.description import describe_own_job
 from herringbone.records.home import JobFolder
 from herringbone.records.index import JobRecord
@@ -27,7 +27,7 @@ LOG = "2026-11-30T00:00:01Z 1 [algo-1:0] a\n2026-11-30T00:00:01Z 2 [algo-1:0] b\
 def claim(tmp_path) -> Path:
     folder = tmp_path / "claim"
     for host in ("algo-1", "algo-2"):
-        for part in ("model", "output/data", "output/log"):
+        for part in ("model", "output/data", "output/log/a-uid"):
             (folder / "hosts" / host / "ml" / part).mkdir(parents=True)
     return folder
 
@@ -41,7 +41,9 @@ def api(claim, tmp_path) -> LocalApi:
 
 
 def results_of(api, folder: Path, running=(), **options) -> ClaimResults:
-    return ClaimResults(api, kubernetes_plan(folder, **options), RunningLogs(api, "team-a", lambda: dict(running)))
+    return ClaimResults(
+        api, kubernetes_plan(folder, **options), RunningLogs(api, "team-a", lambda: dict(running), lambda: "a-uid")
+    )
 
 
 def record_of(folder: Path, status: str = "Completed", model: str | None = "pvc://x", **options) -> JobRecord:
@@ -104,6 +106,17 @@ def test_repack_makes_the_archive_of_every_other_backend(api, claim, tmp_path):
         repack_results(results_of(api, tmp_path), record, folder, print)
 
 
+def test_repack_leaves_the_files_plain_where_the_job_says_so(api, claim, tmp_path):
+    model_of_host(claim, 1).joinpath("a.pt").write_bytes(b"one")
+    folder = JobFolder(tmp_path / "job")
+    record = record_of(tmp_path, "Failed", model=None, disable_output_compression=True)
+    model = repack_results(results_of(api, tmp_path), record, folder, print)
+    assert (model / "a.pt").read_bytes() == b"one"
+    assert fetch_part(results_of(api, tmp_path), record, folder, "model", tmp_path) == model
+    with pytest.raises(InputError, match="has its model already"):
+        repack_results(results_of(api, tmp_path), record, folder, print)
+
+
 @pytest.mark.parametrize(
     ("part", "status", "model", "message"),
     [
@@ -134,7 +147,7 @@ def test_checkpoints_of_a_job_that_runs(api, tmp_path):
 
 @pytest.mark.parametrize("running", [{}, {"algo-1": "pod-2"}])
 def test_the_lines_of_a_copy(api, claim, tmp_path, running):
-    (claim / "hosts/algo-1/ml/output/log/pod-1.log").write_text(LOG + "2026-11")
+    (claim / "hosts/algo-1/ml/output/log/a-uid/pod-1.log").write_text(LOG + "2026-11")
     results = results_of(api, tmp_path, running)
     lines = LOG.encode().splitlines()
     # What has no end may be still being written.
@@ -157,14 +170,23 @@ def test_a_copy_that_was_not_read_to_its_end_is_no_short_copy(api, tmp_path, mon
 
 def test_pods_that_have_left_a_copy(api, claim, tmp_path):
     for host, name in (("algo-1", "pod-1.log"), ("algo-2", "pod-2.log"), ("algo-2", "a b.log"), ("algo-2", "x\n.log")):
-        (claim / f"hosts/{host}/ml/output/log/{name}").write_text(LOG)
-    (claim / "hosts/algo-9/ml/output/log").mkdir(parents=True)
-    (claim / "hosts/algo-9/ml/output/log/pod-9.log").write_text(LOG)
+        (claim / f"hosts/{host}/ml/output/log/a-uid/{name}").write_text(LOG)
+    (claim / "hosts/algo-9/ml/output/log/a-uid").mkdir(parents=True)
+    (claim / "hosts/algo-9/ml/output/log/a-uid/pod-9.log").write_text(LOG)
     assert results_of(api, tmp_path).pods() == [("pod-1", "algo-1"), ("pod-2", "algo-2")]
 
 
+def test_logs_of_an_earlier_job_of_the_same_name_are_not_this_ones(api, claim, tmp_path):
+    (earlier := claim / "hosts/algo-1/ml/output/log/b-uid").mkdir()
+    for folder in (earlier, earlier.parent):
+        (folder / "pod-1.log").write_text(LOG)
+    results = results_of(api, tmp_path)
+    assert results.pods() == []
+    assert list(results.lines("pod-1", "algo-1", 1)) == []
+
+
 def test_a_link_or_a_fifo_in_the_place_of_a_copy_is_not_read(api, claim, tmp_path):
-    folder = claim / "hosts/algo-1/ml/output/log"
+    folder = claim / "hosts/algo-1/ml/output/log/a-uid"
     (folder / "pod-1.log").symlink_to("/etc/passwd")
     os.mkfifo(folder / "pod-2.log")
     results = results_of(api, tmp_path)

@@ -1,7 +1,7 @@
 """The results of a job in its claims: brought here by the reader pod, and packed here, as those of machines of `ssh:`.
 
     claim  hosts/algo-1/ml/{model,output/data}  --tar over exec-->   hosts/algo-1/ml/... --> one folder, or model.tar.gz
-           hosts/algo-1/ml/output/log/POD.log   --tail over exec-->  lines of the log
+           hosts/algo-1/ml/output/log/UID/POD.log   --tail over exec-->  lines of the log
 
 A script may write anything into its folders, so nothing there is believed: names are compared with those of the plan,
 archives go through the one extractor, and the reader pod sees no folder of another job.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
@@ -66,16 +67,26 @@ class Results(Protocol):
 
 
 class RunningLogs:
-    """The copies of logs as the pods that run see them; `running` returns those pods, by host."""
+    """The copies of logs as the pods that run see them; `running` returns those pods, by host.
 
-    def __init__(self, api: Api, namespace: str, running: Callable[[], Mapping[str, str]]) -> None:
-        self._api, self._namespace, self._running = api, namespace, running
+    `uid` returns that of the job's ConfigMap.
+    """
+
+    def __init__(
+        self, api: Api, namespace: str, running: Callable[[], Mapping[str, str]], uid: Callable[[], str]
+    ) -> None:
+        self._api, self._namespace, self._running, self._uid = api, namespace, running, uid
+
+    @cached_property
+    def folder(self) -> str:
+        """The folder of this job's logs below a host's base folder."""
+        return f"{LOGS}/{self._uid()}"
 
     def lines(self, pod: str, host: str, first: int) -> Iterator[bytes] | None:
         """Return the lines of a copy from number `first` on; None where no pod of the host runs."""
         if (running := self._running().get(host)) is None:
             return None
-        words = ["/bin/sh", "-c", _TAIL, str(first), f"{DEFAULT_BASE}/{LOGS}/{pod}.log"]
+        words = ["/bin/sh", "-c", _TAIL, str(first), f"{DEFAULT_BASE}/{self.folder}/{pod}.log"]
         return _lines(Output(self._api.stream((self._namespace, running, CONTAINER), words, seconds=SILENCE_SECONDS)))
 
 
@@ -100,14 +111,14 @@ class ClaimResults:
         self._unpack(CHECKPOINTS, into, "checkpoints", f"{DEFAULT_BASE}/checkpoints", say)
 
     def pods(self) -> Sequence[tuple[str, str]]:
-        words = self._reader.run("/bin/sh", "-c", _PODS, RESULTS, LOGS, *self._hosts).splitlines()
+        words = self._reader.run("/bin/sh", "-c", _PODS, RESULTS, self._running.folder, *self._hosts).splitlines()
         pairs = (line.partition(" ") for line in words)
         logs = ((host, Path(log)) for host, _, log in pairs if log.endswith(".log"))
         return [(log.stem, host) for host, log in logs if host in self._hosts and _POD.fullmatch(log.stem)]
 
     def lines(self, pod: str, host: str, first: int) -> Iterator[bytes]:
         if (lines := self._running.lines(pod, host, first)) is None:
-            path = f"{RESULTS}/hosts/{host}/ml/{LOGS}/{pod}.log"
+            path = f"{RESULTS}/hosts/{host}/ml/{self._running.folder}/{pod}.log"
             lines = _lines(self._reader.output("/bin/sh", "-c", _TAIL, str(first), path))
         yield from lines
 

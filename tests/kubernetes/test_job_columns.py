@@ -11,9 +11,9 @@ import pytest
 
 from herringbone.backends.kubernetes.backend import KubernetesBackend
 from herringbone.backends.kubernetes.events import AttemptEvents
+from herringbone.backends.kubernetes.job_columns import look
 from herringbone.backends.kubernetes.ledger import parse_ledger, with_ledger
 from herringbone.backends.kubernetes.logs import JobLogs
-from herringbone.backends.kubernetes.look import look
 from herringbone.backends.kubernetes.names import ObjectNames
 from herringbone.records.home import Home
 from herringbone.records.index import JobRecord
@@ -128,7 +128,14 @@ def described_by(cluster: FakeCluster, folder: Any, **kubernetes: Any) -> JobRec
     backend._home.make()
     values = {"plan": json.dumps(plan.to_dict()), "service": '{"context": null, "namespace": "team-a"}'}
     backend._index.add(
-        JobRecord(name="digits", backend="kubernetes", created=BEGIN, client=f"{identity(os.getpid())}1", place=place(), **values)
+        JobRecord(
+            name="digits",
+            backend="kubernetes",
+            created=BEGIN,
+            client=f"{identity(os.getpid())}1",
+            place=place(),
+            **values,
+        )
     )
     return backend.describe("digits")
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from herringbone.access.requests import ask, way_into
+from herringbone.backends.kubernetes.access import PodAccess, PodAnswers
 from herringbone.backends.kubernetes.attempts.orders import stop_hosts
-from herringbone.backends.kubernetes.looking import PodAccess, PodAnswers
 from herringbone.backends.kubernetes.names import ObjectNames
 from herringbone.backends.kubernetes.states import PodState
 from herringbone.backends.registry import backend_of_job
