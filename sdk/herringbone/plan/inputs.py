@@ -174,6 +174,13 @@ def _checked(name: str, source: _Input) -> _Input:
         raise InputError(f"channel {name!r}: {kind.__name__}: {explain(error, members, kind)}") from None
 
 
+def model_channel(channels: Sequence[Channel], name: str, address: str, *, base: Path) -> tuple[Channel, ...]:
+    """Return the channel that brings a model beside the job's own channels. Raises `InputError`."""
+    if any(channel.name == name for channel in channels):
+        raise InputError(f"channel {name!r}: given in inputs and by model_uri; rename one (model_channel_name)")
+    return parse_inputs({name: address}, base=base)
+
+
 def local_path(address: str, *, base: Path) -> Path | None:
     """Return the path that a plain path or a `file://` address means; None for another scheme.
 

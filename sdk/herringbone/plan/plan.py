@@ -17,7 +17,7 @@ import msgspec
 
 from herringbone.plan.budget import budget_seconds
 from herringbone.plan.code_size import CodeSize
-from herringbone.plan.inputs import Channel, parse_inputs
+from herringbone.plan.inputs import Channel, model_channel
 from herringbone.plan.names import check_environment, check_hyperparameters, none_notes
 from herringbone.plan.options.typed import InstanceGroup, Options
 from herringbone.plan.request import JobRequest, added_hyperparameters, distribution_of, groups_of
@@ -254,7 +254,8 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
     check_arguments(hyperparameters, list(values), None if source is None else source.entry_point)
     # Helpers get the model, too: only the data is kept from them.
     channels = tuple(_mounted(channel, backend) for channel in _channels(channels, hosts))
-    channels += _model_channel(channels, options, request.folder)
+    if options.model_uri is not None:
+        channels += model_channel(channels, options.model_channel_name, options.model_uri, base=Path(request.folder))
     return JobPlan(
         **{**{name: getattr(request, name) for name in JobRequest.__struct_fields__}, "channels": channels},
         job_name=job_name,
@@ -392,13 +393,3 @@ def _mounted(channel: Channel, backend: str) -> Channel:
         return channel
     folder = channel.file_system.directory_path if backend in OWN_HOSTS else None
     return msgspec.structs.replace(channel, path=folder)
-
-
-def _model_channel(channels: tuple[Channel, ...], options: Options, folder: str) -> tuple[Channel, ...]:
-    """Return the channel that `model_uri` asks for, () without one."""
-    if options.model_uri is None:
-        return ()
-    name = options.model_channel_name
-    if any(channel.name == name for channel in channels):
-        raise InputError(f"channel {name!r}: given in inputs and by model_uri; rename one (model_channel_name)")
-    return parse_inputs({name: options.model_uri}, base=Path(folder))
