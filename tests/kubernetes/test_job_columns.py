@@ -144,12 +144,15 @@ def jobs_of(cluster: FakeCluster, ending: str) -> list[str]:
     return [path for path in cluster.objects if path.rpartition("/")[0].endswith("jobs") and path.endswith(ending)]
 
 
-def test_a_client_that_died_before_it_had_made_all_hosts_leaves_nothing(tmp_path):
-    cluster = cluster_of(tmp_path)
+def test_a_client_that_died_before_it_had_made_all_hosts_leaves_nothing(tmp_path, monkeypatch):
+    cluster, swept = cluster_of(tmp_path), []
+    # What it has sent into the claim is reached while the owner exists.
+    monkeypatch.setattr(KubernetesBackend, "_remove_parts", lambda *_: swept.append(len(cluster.of("ConfigMap"))))
     del cluster.objects[jobs_of(cluster, "algo-2")[0]]
     record = described_by(cluster, tmp_path, **ACCOUNT)
     assert record.status == "Failed"
     assert not cluster.of("ConfigMap")
+    assert swept == [1]
 
 
 def test_a_client_that_died_before_its_jobset_leaves_nothing(tmp_path):

@@ -219,6 +219,17 @@ def test_other_refusals_are_reported() -> None:
         log_of(stream).read()
 
 
+def test_a_node_that_is_away_is_named_once_and_its_lines_follow() -> None:
+    log = log_of(stream := Stream(LINES))
+    stream.written = 3
+    assert texts(log) == TEXTS[:3]
+    stream.written, stream.status = 5, 500
+    away = "herringbone: the node of pod p does not answer; lines follow when it does"
+    assert [line.text for line in (*log.read(), *log.read())] == [away]
+    stream.status = 0
+    assert texts(log) == TEXTS[3:5]
+
+
 def test_a_pod_that_comes_later_is_read_too() -> None:
     stream = Stream(LINES)
     stream.written = 7

@@ -105,7 +105,8 @@ class LocalRun:
 
     def end_input(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def close(self) -> None:
         self._process.kill()

@@ -212,7 +212,8 @@ class KubernetesBackend(OwnHostsBackend):
                 self._index, name, Failure(exit_code=0, message=f"its objects in namespace {namespace} were deleted")
             )
         if record.client is not None and self._is_unfinished(record, parse_ledger(stored)):
-            # A client that was killed before it had made all hosts.
+            # A client that was killed before it had made all hosts. Only the owner's reader reaches what it has sent.
+            self._remove_parts(record)
             delete(api, "ConfigMap", namespace, names.job)
             return settle(self._index, name, client_died("the cluster had the job"))
         columns = look(api, namespace, record, stored, pods)

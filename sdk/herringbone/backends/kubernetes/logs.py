@@ -86,7 +86,7 @@ class PodLog:
         self._missing: Iterator[bytes] | None = None
         self._until: int | None = None
         self._is_gone = False
-        # When the copy was last asked for lines behind those of the stream, and what was last reported as missing.
+        # When the copy was last asked for lines behind those of the stream, and what was last said about this log.
         self._asked_at = -_ROTATION_SECONDS
         self._reported = ""
 
@@ -111,6 +111,9 @@ class PodLog:
             if error.status == _GONE:
                 self._is_gone = True
                 self._miss(None)
+            elif error.status is not None and error.transient:
+                # The API server answers, and the pod's kubelet does not: lines of other nodes go on.
+                return self._said(f"the node of pod {self._pod} does not answer; lines follow when it does")
             elif error.status != _NOT_YET:
                 raise
             return []
@@ -175,8 +178,11 @@ class PodLog:
 
     def _lost(self, why: str) -> list[LogLine]:
         numbers = f"from {self._next} on" if self._until is None else f"{self._next} to {self._until - 1}"
-        text = f"lines {numbers} of pod {self._pod} are missing: {why}"
         self._next, self._parts = self._until or self._next, b""
+        return self._said(f"lines {numbers} of pod {self._pod} are missing: {why}")
+
+    def _said(self, text: str) -> list[LogLine]:
+        """Return a line about the log, unless it is what was said last."""
         before, self._reported = self._reported, text
         return [] if text == before else [notice(self._host, self._time, text)]
 
