@@ -234,7 +234,7 @@ def test_a_pod_that_comes_later_is_read_too() -> None:
     stream = Stream(LINES)
     stream.written = 7
     pods: list[tuple[str, str]] = []
-    logs = JobLogs(stream, "a", lambda: pods, Kept([]), lambda: 0)
+    logs = JobLogs(stream, "a", lambda: pods, Kept([]), lambda _: 0)
     assert logs.read() == []
     pods.append(("p", "algo-1"))
     assert [len(lines) for lines in logs.rest(None)] == [7]
@@ -243,7 +243,7 @@ def test_a_pod_that_comes_later_is_read_too() -> None:
 def test_pods_that_are_gone_are_found_by_their_copies_which_are_listed_once() -> None:
     stream, kept = Stream(LINES), Kept(COPY)
     stream.status = 404
-    logs = JobLogs(stream, "a", list, kept, lambda: 2)
+    logs = JobLogs(stream, "a", list, kept, lambda _: 2)
     assert [line.text for lines in logs.rest(None) for line in lines] == TEXTS
     kept.errors = [AssertionError()]
     assert logs.read() == []
@@ -252,6 +252,6 @@ def test_pods_that_are_gone_are_found_by_their_copies_which_are_listed_once() ->
 def test_copies_that_cannot_be_listed_are_named_and_the_rest_is_shown() -> None:
     stream, kept = Stream(LINES), Kept(COPY)
     stream.written, kept.errors = 7, [InputError("exceeded quota")]
-    logs = JobLogs(stream, "a", lambda: [("p", "algo-1")], kept, lambda: 2)
+    logs = JobLogs(stream, "a", lambda: [("p", "algo-1")], kept, lambda _: 2)
     seen = [line.text for lines in logs.rest(None) for line in lines]
     assert seen == ["herringbone: logs of pods that are gone cannot be read: exceeded quota", *TEXTS]

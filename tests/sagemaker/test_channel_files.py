@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.backends.sagemaker.channel_files import read_data
+from herringbone.backends.channel_files import read_data
 from herringbone_contract.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.process.backend import ProcessBackend
-from herringbone.backends.sagemaker.events import states_of
+from herringbone.backends.service_events import states_of
 from herringbone.records.home import Home
 from herringbone.show.console import Console
 from herringbone_contract.events.format import EVENT_MARK, Point, batches, encode

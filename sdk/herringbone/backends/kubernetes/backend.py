@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,6 @@ from herringbone.backends.kubernetes.ledger import (
 )
 from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.names import (
-    Label,
     ObjectNames,
     PodKind,
     label_query,
@@ -319,21 +318,19 @@ class KubernetesBackend(OwnHostsBackend):
     def _lines(self, name: str) -> LogSource:
         record = self._index.get(name)
         api, namespace, names = self._place(record)
-        first, num_controllers = self._host_names(name)[0], 0
+        first = self._host_names(name)[0]
 
-        def pods() -> list[tuple[str, str]]:
-            nonlocal num_controllers
-            found = list_pods(api, namespace, names)
-            num_controllers = sum(pod["metadata"]["labels"].get(Label.PART) == PodKind.CONTROLLER for pod in found)
-            return log_pods(found, first)
-
-        def all_pods() -> int:
+        def all_pods(known: Iterable[str]) -> int:
             # A host that never ran has left no log, and the first attempt of a job that runs has all of its pods.
             record = self.describe(name)
             attempts = num_attempts(record.description)
             if not record.started or (attempts == 1 and not record.done):
                 return 0
-            return len(record.plan_dict["hosts"]) * attempts + num_controllers
+            controllers = [pod for pod in known if pod.startswith(f"{names.job}-{PodKind.CONTROLLER}-")]
+            return len(record.plan_dict["hosts"]) * attempts + len(controllers)
+
+        def pods() -> list[tuple[str, str]]:
+            return log_pods(list_pods(api, namespace, names), first)
 
         return JobLogs(api, namespace, pods, self._results(record), all_pods)
 

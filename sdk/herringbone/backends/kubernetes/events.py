@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from herringbone.backends.sagemaker.events import ServiceEvents
+from herringbone.backends.service_events import ServiceEvents
 from herringbone.records.index import RESTARTING
 
 if TYPE_CHECKING:

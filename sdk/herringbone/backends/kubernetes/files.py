@@ -13,11 +13,11 @@ from typing import IO, NamedTuple
 import msgspec
 
 from herringbone.aws.location import is_s3
+from herringbone.backends.channel_files import list_files
 from herringbone.backends.kubernetes.claims import is_claim
 from herringbone.backends.kubernetes.data.pod_s3 import S3Order
 from herringbone.backends.kubernetes.objects import CODE, MAX_SECRET_BYTES, PRIVATE
 from herringbone.backends.kubernetes.pods import JOB_FOLDER, PARTS, group_number
-from herringbone.backends.sagemaker.channel_files import list_files
 from herringbone.code.archive import pack_code
 from herringbone.code.reproducible import write_tar, zipped
 from herringbone.plan.host_tree import channel_configs, channels_of, resource_config_of

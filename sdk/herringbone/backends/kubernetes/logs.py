@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple, Protocol
 
@@ -201,8 +201,8 @@ class PodLog:
 class JobLogs:
     """The `LogSource` of a job; `pods` returns the pods of its hosts that exist by now, each with its host.
 
-    `all_pods` is the number of pods that the job has had so far, of all its attempts: the copies of those that are gone
-    are looked for.
+    `all_pods` returns the number of pods that the job has had so far in all its attempts, from the names of those that
+    are known: the copies of those that are gone are looked for.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class JobLogs:
         namespace: str,
         pods: Callable[[], Sequence[tuple[str, str]]],
         kept: KeptLogs | None = None,
-        all_pods: Callable[[], int] = lambda: 0,
+        all_pods: Callable[[Iterable[str]], int] = lambda _: 0,
     ) -> None:
         self._api, self._namespace, self._pods = api, namespace, pods
         self._kept: KeptLogs = kept or NoKeptLogs()
@@ -223,7 +223,7 @@ class JobLogs:
     def read(self) -> list[LogLine]:
         self._add(self._pods())
         notices: list[LogLine] = []
-        if (expected := self._all_pods()) > max(len(self._logs), self._looked_at):
+        if (expected := self._all_pods(self._logs)) > max(len(self._logs), self._looked_at):
             try:
                 self._add(self._kept.pods())
             except HerringboneError as error:

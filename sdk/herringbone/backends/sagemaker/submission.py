@@ -22,9 +22,9 @@ import msgspec
 
 from herringbone.aws.location import S3Location, parse_s3_uri
 from herringbone.aws.session import AwsSession
+from herringbone.backends.channel_files import ChannelData, read_data, read_file
 from herringbone.backends.lifecycle import Claim, claim
 from herringbone.backends.sagemaker.account import bucket_exists, check_image, create_bucket, default_bucket, find_role
-from herringbone.backends.sagemaker.channel_files import ChannelData, read_data, read_file
 from herringbone.backends.sagemaker.creation import (
     TRAINING_JOB,
     JobKind,

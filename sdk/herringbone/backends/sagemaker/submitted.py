@@ -132,7 +132,7 @@ class SubmittedJobs:
 
     def events(self, name: str) -> EventSource:
         # Imported here: a job that is only submitted has no reader of events.
-        from herringbone.backends.sagemaker.events import ServiceEvents
+        from herringbone.backends.service_events import ServiceEvents
 
         return ServiceEvents(self._lines(name), lambda: self.describe(name), lambda: self.bill(name))
 

@@ -1,4 +1,4 @@
-"""The events of a SageMaker job, from all that the service has of it.
+"""The events of a job that a service runs, from all that it has of it.
 
 CloudWatch      [algo-1] \\x1e{json}      what the host's supervisor and its observer have sent
                 other lines              metrics: MLLOG lines and matches of metric_definitions, found here
