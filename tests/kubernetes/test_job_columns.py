@@ -196,3 +196,18 @@ def test_a_good_end_is_the_same_whoever_sees_it_first(tmp_path, first):
     assert (record.status, record.ended) == ("Completed", BEGIN + 30)
     assert parse_ledger(cluster.of("ConfigMap")[0]).end == ended
     assert (ended or {})["status"] == "Completed"
+
+
+def test_a_pod_that_starts_has_the_clusters_last_warning(tmp_path):
+    cluster = cluster_of(tmp_path)
+    controller_pod(cluster, phase="Running")
+    (pod,) = cluster.pods("hb-digits-a1-algo-2")
+    pod["status"] |= {"phase": "Pending", "containerStatuses": []}
+    about = {"uid": pod["metadata"]["uid"], "kind": "Pod"}
+    told = [("Normal", "Pulled", "02"), ("Warning", "FailedMount", "01"), ("Warning", "FailedAttachVolume", "03")]
+    cluster.events = [
+        {"involvedObject": about, "type": kind, "reason": reason, "message": "a claim", "lastTimestamp": stamp}
+        for kind, reason, stamp in told
+    ]
+    transitions = json.loads(seen(cluster, tmp_path)["description"])["SecondaryStatusTransitions"]
+    assert transitions[-1]["StatusMessage"] == "algo-2: FailedAttachVolume: a claim"

@@ -11,7 +11,14 @@ from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.attempts.next_attempt import current_plan
 from herringbone.backends.kubernetes.ledger import NOT_FOUND, parse_ledger
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, settings_of
-from herringbone.backends.kubernetes.states import columns_of, described, host_states, pod_state, refusal_of
+from herringbone.backends.kubernetes.states import (
+    columns_of,
+    described,
+    host_states,
+    pod_state,
+    refusal_of,
+    with_warnings,
+)
 from herringbone.plan.plan import parse_plan
 from herringbone.records.index import COMPLETED, STOPPING, TERMINAL, JobRecord
 from herringbone_contract.errors import KubernetesError
@@ -47,6 +54,8 @@ def look(
     if len(states := host_states(pods, hosts, ledger, now)) < len(hosts):
         suffix = "-0" if settings_of(plan).workload == "jobset" else ""
         refusal = _refusal(api, namespace, {names.host(host) + suffix for host in hosts})
+    if any(state.phase == "starting" and not state.why for state in states):
+        states = with_warnings(states, _events(api, namespace, "Pod"))
     stopped = record.status == STOPPING or ledger.stop is not None
     columns = columns_of(
         states,
@@ -78,8 +87,13 @@ def look(
 
 
 def _refusal(api: Api, namespace: str, names: Collection[str]) -> str:
-    events = api.call("GET", path_of("Event", namespace), fieldSelector="involvedObject.kind=Job")["items"]
-    return refusal_of(events, names)
+    return refusal_of(_events(api, namespace, "Job"), names)
+
+
+def _events(api: Api, namespace: str, kind: str) -> list[dict[str, Any]]:
+    path = path_of("Event", namespace)
+    events: list[dict[str, Any]] = api.call("GET", path, fieldSelector=f"involvedObject.kind={kind}")["items"]
+    return events
 
 
 def _trouble(api: Api, namespace: str, names: ObjectNames, pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:

@@ -125,6 +125,25 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     return state._replace(phase="starting" if state.node else "waiting")
 
 
+def with_warnings(states: Sequence[PodState], events: Sequence[Mapping[str, Any]]) -> list[PodState]:
+    """Return the states in which hosts that do not run yet have the cluster's last warning, as of a mount that fails.
+
+    `events` are those about pods.
+    """
+    ordered = sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime")))
+    warned = {
+        each["involvedObject"].get("uid"): f"{each['reason']}: {each.get('message', '')}"
+        for each in ordered
+        if each.get("type") == "Warning"
+    }
+    return [
+        state
+        if state.why or state.phase not in ("waiting", "starting")
+        else state._replace(why=warned.get(state.uid, ""))
+        for state in states
+    ]
+
+
 def host_states(pods: Sequence[Mapping[str, Any]], hosts: Sequence[str], ledger: Ledger, now: float) -> list[PodState]:
     """Return the states of an attempt's hosts, without those that have no pod yet.
 
