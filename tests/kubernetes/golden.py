@@ -32,7 +32,7 @@ POD: dict[str, Any] = {
             "name": "host",
             "image": IMAGE,
             "args": [
-                *("train", "3600", "g0", "algo-1"),
+                *("train", "3600", "max_run of 3600 s is over: stopping", "g0", "algo-1"),
                 *("write", f"{_FOLDER}/model", "/opt/ml/model"),
                 *("write", f"{_FOLDER}/output", "/opt/ml/output"),
             ],

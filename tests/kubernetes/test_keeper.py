@@ -90,7 +90,9 @@ def test_a_lost_host_is_followed_by_an_attempt_with_a_key_of_its_own(tmp_path):
     assert secret["data"]["private.json"] != base64.b64encode(FILES["private.json"]).decode()
     first = next(job for job in cluster.of("Job") if job["metadata"]["name"] == "hb-digits-a2-algo-1")
     # The rest of the time, for all attempts together.
-    assert first["spec"]["template"]["spec"]["containers"][0]["args"][:4] == ["train", "3569", "g0", "algo-1"]
+    assert first["spec"]["template"]["spec"]["containers"][0]["args"][:4] == [
+        *("train", "3569", "max_run of 3600 s is over: stopping", "g0")
+    ]
     assert "hb-digits-a1-algo-1" in names(cluster, "Job")
     cluster.run_pods()
     steps(cluster, 2)

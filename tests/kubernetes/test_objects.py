@@ -120,8 +120,8 @@ def test_every_option_is_in_the_pods(tmp_path):
     whole = "/herringbone/claims/claim-0"
     assert mounts[whole] == {"name": "claim-0", "mountPath": whole, "readOnly": True}
     assert mounts["/more"] == {"name": "claim-0", "mountPath": "/more"}
-    assert container["args"][4:7] == ["read", f"{whole}/train", "/opt/ml/input/data/train"]
-    assert container["args"][7:10] == ["write", "/herringbone/claims/claim-1/a", "/opt/ml/checkpoints"]
+    assert container["args"][5:8] == ["read", f"{whole}/train", "/opt/ml/input/data/train"]
+    assert container["args"][8:11] == ["write", "/herringbone/claims/claim-1/a", "/opt/ml/checkpoints"]
     assert mounts["/herringbone/claims/claim-1"] == {"name": "claim-1", "mountPath": "/herringbone/claims/claim-1"}
     assert "'n3'" in str(pod["affinity"])
 
@@ -200,8 +200,8 @@ def test_a_trainjob_has_one_template_for_all_hosts(tmp_path):
     plan = kubernetes_plan(tmp_path, kubernetes={"workload": "trainjob", "runtime": "mine", "cpu": 2}, instance_count=3)
     spec = attempt_objects(plan, context_of(plan))[-1]["spec"]
     assert (spec["runtimeRef"], spec["trainer"]["numNodes"]) == ({"name": "mine"}, 3)
-    assert spec["trainer"]["args"][:4] == ["train", "3600", "g0", ""]
-    assert spec["trainer"]["args"][5].endswith("jobs/digits/hosts/@HOST@/ml/model")
+    assert spec["trainer"]["args"][:5] == ["train", "3600", "max_run of 3600 s is over: stopping", "g0", ""]
+    assert spec["trainer"]["args"][6].endswith("jobs/digits/hosts/@HOST@/ml/model")
     assert spec["trainer"]["resourcesPerNode"]["limits"] == {"cpu": "2"}
     control = next(each["value"] for each in spec["trainer"]["env"] if each["name"] == "HERRINGBONE_CONTROL")
     assert control == "tcp:hb-digits-a1-node-0-0.hb-digits-a1.team-a.svc:7590"

@@ -41,7 +41,7 @@ from herringbone.backends.on_s3 import pipes_config, s3_config, staged
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.review.checks import output_folder
 from herringbone.controller.retry import policies_of
-from herringbone.plan.budget import shown_dollars
+from herringbone.plan.budget import spent_text
 from herringbone.plan.replans import replans
 from herringbone.records.end_file import EndFile
 from herringbone.records.home import Home
@@ -357,7 +357,7 @@ def _budget(plan: JobPlan) -> BudgetConfig | None:
     hourly, most = plan.hourly_cost, plan.options.max_cost
     if hourly is None:
         return None
-    text = "" if most is None else f"max_cost of {shown_dollars(most)} is spent ({shown_dollars(hourly)} an hour)"
+    text = "" if most is None else spent_text(most, hourly)
     return {"hourly_cost": hourly, "seconds": plan.budget, "text": text}
 
 

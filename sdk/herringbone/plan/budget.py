@@ -22,6 +22,15 @@ def dollars(hourly: float, seconds: float) -> float:
     return hourly * seconds / _HOUR_SECONDS
 
 
+def spent_text(most: float, hourly: float) -> str:
+    """Return the words for the end of a budget.
+
+    >>> spent_text(5, 2.5)
+    'max_cost of $5.00 is spent ($2.50 an hour)'
+    """
+    return f"max_cost of {shown_dollars(most)} is spent ({shown_dollars(hourly)} an hour)"
+
+
 def shown_dollars(amount: float) -> str:
     """Return an amount as people write it; small prices keep their digits.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from herringbone.backends.kubernetes.claims import HOST_MARK, Place, is_claim, literal, parse_place
 from herringbone.backends.kubernetes.names import ObjectNames, PodKind, settings_of
+from herringbone.plan.budget import spent_text
 from herringbone.plan.options.typed import size_in_bytes
 from herringbone.plan.plan import HostPlan, JobPlan
 from herringbone_contract.constants import HostVariable, Key
@@ -39,17 +40,17 @@ HAS_MODEL = "model"
 _LAST_SECONDS = 5
 _TELL = "head -c 4000 /opt/ml/output/failure.json >/dev/termination-log"
 # The kubelet would make folders of claims as root, for root alone; a container that makes them first takes a second.
-# $1 is the limit in seconds, $2 the files of the host's group, $3 the host's name, or nothing in an indexed Job; then
-# `read` or `write`, a folder in a claim, with @HOST@ for the host's name, and the path at which it appears, for each
-# folder. The FIFO stays open
-# for writing, so it never ends: the kubelet is the lifeline of a pod. `out` has the supervisor's output, which images
-# of older releases cannot number. The supervisor's failure is the container's message, which its status keeps; a
-# claim has what an earlier attempt left. A process that a script has left may keep `out` open, so its end is awaited
-# for some seconds only. Where S3 has a part in the job, `keeper` sends the results once `ended` exists.
+# $1 is the limit in seconds, $2 its words, $3 the files of the host's group, $4 the host's name, or nothing in an
+# indexed Job; then `read` or `write`, a folder in a claim, with @HOST@ for the host's name, and the path at which it
+# appears, for each folder. The FIFO stays open for writing, so it never ends: the kubelet is the lifeline of a pod.
+# `out` has the supervisor's output, which images of older releases cannot number. The supervisor's failure is the
+# container's message, which its status keeps; a claim has what an earlier attempt left. A process that a script
+# left may keep `out` open, so its end is awaited for some seconds only. Where S3 has a part in the job, `keeper` sends
+# the results once `ended` exists.
 _PROGRAM = f"""\
 umask 077
-limit=$1 group=$2 host=${{3:-algo-$((JOB_COMPLETION_INDEX + 1))}}
-shift 3
+limit=$1 words=$2 group=$3 host=${{4:-algo-$((JOB_COMPLETION_INDEX + 1))}}
+shift 4
 while [ $# -gt 0 ]; do
     folder=$(printf '%s\\n' "$2" | sed "s/@HOST@/$host/")
     if [ "$1" = read ] && [ ! -e "$folder" ]; then
@@ -88,7 +89,7 @@ cd code
 trap 'kill -TERM $supervisor' TERM
 train </dev/null >{RUN_FOLDER}/out 2>&1 &
 supervisor=$!
-(sleep "$limit" && touch {RUN_FOLDER}/over && kill -TERM $supervisor) &
+(sleep "$limit" && touch {RUN_FOLDER}/over && echo "[$host] $words" && kill -TERM $supervisor) &
 code=0
 wait $supervisor || code=$?
 while kill -0 $supervisor 2>/dev/null; do code=0; wait $supervisor || code=$?; done
@@ -116,7 +117,7 @@ class PodContext(NamedTuple):
     """Values of the pods that are not in the plan.
 
     `owner` is the uid of the job's ConfigMap, `${UID}` in a plan. `excluded` are nodes that no pod may use. `grace` is
-    in seconds. `passed_on` are settings of the supervisor.
+    in seconds, as is `spent`, the time of the attempts before. `passed_on` are settings of the supervisor.
     """
 
     names: ObjectNames
@@ -124,6 +125,7 @@ class PodContext(NamedTuple):
     owner: str = "${UID}"
     excluded: tuple[str, ...] = ()
     grace: float = 110.0
+    spent: float = 0.0
     passed_on: Mapping[str, str] = {}
 
 
@@ -221,7 +223,7 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
         "name": CONTAINER,
         "image": plan.arguments.image_uri,
         "command": ["/bin/sh", "-ec", _PROGRAM],
-        "args": ["train", str(plan.time_limit), group_number(plan, group), name, *map(literal, claims.links)],
+        "args": ["train", *_limit(plan, context), group_number(plan, group), name, *map(literal, claims.links)],
         # An image's own folder would be made by root.
         "workingDir": "/opt/ml",
         "env": [
@@ -240,6 +242,15 @@ def _container(plan: JobPlan, host: HostPlan | None, context: PodContext, claims
             *claims.mounts,
         ],
     }
+
+
+def _limit(plan: JobPlan, context: PodContext) -> tuple[str, str]:
+    """Return the seconds that the attempts before have left, and the words for their end."""
+    options = plan.options
+    words = f"max_run of {options.max_run} s is over"
+    if options.max_cost is not None and plan.hourly_cost is not None and plan.limiting_option == "max_cost":
+        words = spent_text(options.max_cost, plan.hourly_cost)
+    return str(max(1, round(plan.time_limit - context.spent))), literal(f"{words}: stopping")
 
 
 def _variables(plan: JobPlan, host: HostPlan | None, context: PodContext) -> dict[str, str]:

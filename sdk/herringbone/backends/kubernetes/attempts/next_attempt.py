@@ -23,10 +23,8 @@ _ENDING_SECONDS = 10.0
 
 
 def current_plan(plan: JobPlan, ledger: Ledger) -> JobPlan:
-    """Return the plan of an attempt: its hosts, and the rest of the time that all attempts have together."""
-    rest = max(1, round(plan.time_limit - ledger.spent)) if ledger.spent else plan.options.max_run
-    options = msgspec.structs.replace(plan.options, max_run=rest)
-    return msgspec.structs.replace(plan, hosts=plan.hosts[: ledger.hosts], options=options)
+    """Return the plan of an attempt, with its hosts."""
+    return msgspec.structs.replace(plan, hosts=plan.hosts[: ledger.hosts])
 
 
 def context_of(stored: Mapping[str, Any], ledger: Ledger) -> PodContext:
@@ -37,6 +35,7 @@ def context_of(stored: Mapping[str, Any], ledger: Ledger) -> PodContext:
         namespace=metadata["namespace"],
         owner=metadata["uid"],
         excluded=tuple(excluded_machines(ledger.failed)),
+        spent=ledger.spent,
         **json.loads(data["context"]),
     )
 
