@@ -109,6 +109,10 @@ class HostVariable:
     # In place of KEY_FILE and LIFELINE, when others can read the environment of a host: a file descriptor (0 in a
     # container) that gives one line of JSON, {"environment": {...}, "key": "<hexadecimal>"}. Then it is the lifeline.
     PRIVATE = "HERRINGBONE_PRIVATE_FD"
+    # With PRIVATE: "1" for a standby, a host that waits for its line; without a line it ends as if it had never been.
+    STANDBY = "HERRINGBONE_STANDBY"
+    # The beginning of the files in which a host keeps its ranks' start messages, from which its standby prepares.
+    STARTS = "HERRINGBONE_STARTS"
     # A short-named private folder (0700) for sockets and MPI session files; the backend removes it.
     RUN_FOLDER = "HERRINGBONE_RUN_DIR"
     # The framework of an image, for example "mxnet": jobs of AWS's SDK do not name it.

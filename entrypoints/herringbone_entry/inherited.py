@@ -20,6 +20,8 @@ PRIVATE_VARIABLES = (
     HostVariable.REMOTE_KEY,
     HostVariable.REMOTE_KEY_FD,
     HostVariable.RUN_FOLDER,
+    HostVariable.STANDBY,
+    HostVariable.STARTS,
 )
 _DESCRIPTORS = (HostVariable.KEY_FILE, HostVariable.LIFELINE, HostVariable.PRIVATE, HostVariable.REMOTE_KEY_FD)
 DESCRIPTOR_FOLDER = "/dev/fd/"

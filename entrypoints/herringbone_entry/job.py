@@ -11,10 +11,11 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import STOPPED_CODE
 from herringbone_entry import processes
@@ -22,7 +23,7 @@ from herringbone_entry.event_loop import Loop
 from herringbone_entry.host import Host, base_paths, read_host, take_key, take_remote_key
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import prepare
-from herringbone_entry.private import Private, read_private
+from herringbone_entry.private import NeverStarted, Private, read_private
 from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
@@ -45,13 +46,13 @@ class Stopped(BaseException):
     """A stop signal came before this host ran anything but its own preparation."""
 
 
-def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = None) -> int:
-    """Do this host's part of the job and return the exit code; `prewarmed` becomes its first rank, or is discarded.
+def run(environ: MutableMapping[str, str], prewarmed: Sequence[PrewarmedRank] = ()) -> int:
+    """Do this host's part of the job and return the exit code; `prewarmed` become its first ranks, or are discarded.
 
     The codes: 0; the first failing rank's own code; 143 after a stop; 1 for a failure that no rank caused.
     """
     run_folder = None
-    starter = RankStarter(prewarmed)
+    starter = RankStarter(prewarmed, environ.get(HostVariable.STARTS, ""))
     for number in _STOP_SIGNALS:
         # At once: the kernel drops signals that the first process of a container does not handle.
         signal.signal(number, _raise_stopped)
@@ -59,6 +60,10 @@ def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = Non
         private = read_private(environ)
         if private is not None:
             environ.update(private.environment)
+        if HostVariable.STANDBY in environ:
+            from herringbone_entry.ranks.ahead import standby
+
+            standby.wake(prewarmed)
         take_remote_key(environ)
         host = read_host(environ)
         if private is not None:
@@ -68,6 +73,8 @@ def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = Non
         return Job(host, run_folder, starter, _key(host, private, environ), requested).run()
     except Stopped:
         return STOPPED_CODE
+    except NeverStarted:
+        return 0
     except HerringboneError as error:
         print(f"failed: {_record(error, environ).render()}", file=sys.stderr)
         return 1
@@ -134,6 +141,8 @@ class Job:
         return code
 
     def _prepare(self) -> None:
+        if HostVariable.STANDBY in self._host.environ:
+            self._context.log("this attempt begins in a standby, whose ranks' Pythons run already")
         prepared = prepare(self._host, self._context.log)
         # Ranks start in this folder. Our own modules are imported by now, so none of the user's can hide one.
         os.chdir(self._host.paths.code)

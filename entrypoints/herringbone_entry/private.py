@@ -21,6 +21,10 @@ _READ_BYTES = 65_536
 _LOWEST = 10
 
 
+class NeverStarted(Exception):
+    """The line of a standby has ended: nobody needs it."""
+
+
 class Private(NamedTuple):
     """The content of the line. `lifeline` is its descriptor, moved to a number that no child inherits.
 
@@ -37,7 +41,8 @@ def read_private(environ: Mapping[str, str]) -> Private | None:
     """Read the controller's line from the descriptor in `HERRINGBONE_PRIVATE_FD`; return None if that is not set.
 
     The line is JSON: `{"environment": {"NAME": "value"}, "key": "<hexadecimal>"}`, both optional. Waits for the line.
-    Raises `ContractError` when the descriptor ends before the line does, or the line is something else.
+    Raises `ContractError` when the descriptor ends before the line does, or the line is something else; `NeverStarted`
+    when it ends in a standby.
     """
     number = environ.get(HostVariable.PRIVATE)
     if number is None:
@@ -46,6 +51,8 @@ def read_private(environ: Mapping[str, str]) -> Private | None:
         descriptor = _move(int(number))
         line, rest = _line(descriptor)
     except (OSError, ValueError) as error:
+        if HostVariable.STANDBY in environ:
+            raise NeverStarted from None
         raise ContractError(f"{HostVariable.PRIVATE}={number} cannot be read: {error}") from error
     try:
         content = json.loads(line)

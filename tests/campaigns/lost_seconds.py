@@ -1,10 +1,11 @@
 """Measure what a fault costs on each engine: until it is told, its attempt is over, and the job trains again.
 
 Usage: `.venv/bin/python -m tests.campaigns.lost_seconds [--engines process,docker,ssh,slurm] [--times 3]` from the root
-of the repository, as root; `tests.campaigns.hangs` says what the engines need. Two ranks on two hosts take steps of
-0.1 s and save at each fifth; the fault comes at the 13th. The last line is JSON: for each engine and fault the medians,
-in seconds after the fault. docs/understand/restarts.md has the table. The engine `alone` is `ssh` with three hosts, the
-default heartbeat and the client's network cut: a supervisor is killed, and machines are cut off.
+of the repository, as root; `tests.campaigns.hangs` says what the engines need. Two ranks on two hosts take steps of 0.1
+s and save at each fifth; the fault comes at step `--at`, by default the 13th, before any standby is there. The last
+line is JSON: for each engine and fault the medians, in seconds after the fault. docs/understand/restarts.md has the
+table. The engine `alone` is `ssh` with three hosts, the default heartbeat and the client's network cut: a supervisor is
+killed, and machines are cut off.
 
     told       an event names the fault; a lost rank or host is told by the end of the attempt
     over       the next attempt is announced
@@ -42,11 +43,12 @@ dist.init_process_group("gloo")
 rank, folder = dist.get_rank(), Path(os.environ["SM_CHECKPOINT_DIR"])
 files = sorted(folder.glob("step-*.pt"))
 first = torch.load(files[-1])["step"] if files else 0
-for step in range(first, 60):
+at = int(os.environ["AT"])
+for step in range(first, at + 47):
     time.sleep(0.1)
     gradient = torch.ones(4)
     loss = 1.0
-    if step == 13 and first == 0:
+    if step == at and first == 0:
         if rank == 1:
             # The line must leave before the supervisor dies.
             print(f"fault {time.time() + 0.3}", flush=True)
@@ -72,7 +74,7 @@ FAULTS = ("killed", "lost", "hang", "busy", "nan")
 ALONE = ("lost", "last-cut", "first-cut")
 
 
-def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
+def run(settings: dict[str, Any], fault: str, at: int) -> dict[str, float]:
     """Run one job, and return its moments in seconds after the fault."""
     job = submit(
         settings,
@@ -83,7 +85,12 @@ def run(settings: dict[str, Any], fault: str) -> dict[str, float]:
         # A rank that is killed is the script's own failure.
         log_policies={"fault ": "restart"} if fault == "killed" else {},
         max_retry_attempts=1,
-        environment={"FAULT": fault, "OMP_NUM_THREADS": "1", "ALL_SAVE": "yes" if "backend" in settings else "no"},
+        environment={
+            "FAULT": fault,
+            "OMP_NUM_THREADS": "1",
+            "ALL_SAVE": "yes" if "backend" in settings else "no",
+            "AT": str(at),
+        },
     )
     if job.wait(timeout=_SECONDS).status != "Completed":
         raise RuntimeError(f"{fault}: {job.status}: {[line.text for line in job.logs()][-5:]}")
@@ -115,7 +122,7 @@ def laptop_closed(job: Any, machines: Any) -> Iterator[None]:
             machines.reconnect(name)
 
 
-def run_alone(settings: dict[str, Any], fault: str) -> dict[str, float]:
+def run_alone(settings: dict[str, Any], fault: str, at: int) -> dict[str, float]:
     """Run one job whose client is away from the fault on, and return its moments in seconds after the fault."""
     machines = settings["machines"]
     job = submit(
@@ -124,7 +131,7 @@ def run_alone(settings: dict[str, Any], fault: str) -> dict[str, float]:
         min_instance_count=2,
         distribution={"torch_distributed": {"enabled": True}},
         max_retry_attempts=1,
-        environment={"FAULT": "", "OMP_NUM_THREADS": "1", "ALL_SAVE": "yes"},
+        environment={"FAULT": "", "OMP_NUM_THREADS": "1", "ALL_SAVE": "yes", "AT": str(at)},
     )
 
     def await_moment(attempt: str, pattern: str) -> float:
@@ -139,7 +146,7 @@ def run_alone(settings: dict[str, Any], fault: str) -> dict[str, float]:
             time.sleep(0.05)
 
     limit = time.monotonic() + _SECONDS
-    await_moment(job.name, "step 13")
+    await_moment(job.name, f"step {at}")
     with laptop_closed(job, machines):
         began = time.time()
         if fault == "lost":
@@ -160,6 +167,7 @@ def main() -> int:
     parser.add_argument("--faults", help="by default all of the engine")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--image")
+    parser.add_argument("--at", type=int, default=13)
     options = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
     with in_folder(SCRIPT) as folder:
@@ -171,7 +179,7 @@ def main() -> int:
             faults = [fault for fault in faults if (name, fault) != ("docker", "lost")]
             with engine(*place) as settings:
                 for fault in faults:
-                    runs = [(run_alone if alone else run)(settings, fault) for _ in range(options.times)]
+                    runs = [(run_alone if alone else run)(settings, fault, options.at) for _ in range(options.times)]
                     medians = {each: round(statistics.median(one[each] for one in runs), 2) for each in runs[0]}
                     found[f"{name} {fault}"] = medians
                     print(f"{name:8} {fault:8} {medians}", flush=True)

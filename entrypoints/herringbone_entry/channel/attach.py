@@ -26,6 +26,8 @@ A rank imports this module before the user's first line, so it imports nothing i
 from __future__ import annotations
 
 REPORT = "HERRINGBONE_REPORT_FD"
+# A prewarmed rank that executes a new Python: the descriptors of what it has read, and of those that came with that.
+RESUMED = "HERRINGBONE_RESUMED_FDS"
 LAYOUT = "HERRINGBONE_LAYOUT"
 RUN_FOLDER = "HERRINGBONE_RUN_DIR"
 

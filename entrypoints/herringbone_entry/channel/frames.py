@@ -10,7 +10,7 @@ import array
 import errno
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -131,11 +131,20 @@ class Wire:
         return messages
 
     def wait(self) -> Message:
-        """Block until one message has come, and return it; for a side that expects exactly one."""
-        while True:
-            messages = self.receive()
-            if messages:
-                return messages[0]
+        """Block until one message has come, and return it."""
+        while not (messages := self.complete(1) or self.receive(1)):
+            pass
+        return messages[0]
+
+    def unread(self, messages: Sequence[Message]) -> bytes:
+        """Return the bytes of these messages and of those that nobody has taken yet, for `put_back`."""
+        bodies = [json.dumps(message).encode() for message in messages]
+        return b"".join(len(body).to_bytes(_LENGTH_BYTES, "big") + body for body in bodies) + bytes(self._buffer)
+
+    def put_back(self, data: bytes, descriptors: Sequence[int]) -> None:
+        """Take what `unread` returned in place of bytes that come from the socket, and descriptors that came along."""
+        self._buffer[:0] = data
+        self.descriptors.extend(descriptors)
 
     def trust(self, session: Session) -> None:
         """Lift the limit: the other side has proved who it is. All frames from now on carry MACs."""

@@ -17,15 +17,15 @@ class AfterImport:
     """
 
     def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._act = act
+        self.name = name
+        self.act = act
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
         """Return None, so that Python asks the next finder; for that one module, its specification.
 
         Libraries also look for modules that they do not import, so this finder stays until the module has run.
         """
-        if name != self._name:
+        if name != self.name:
             return None
         # A list that another thread may change meanwhile.
         finders = list(sys.meta_path)
@@ -40,7 +40,7 @@ class AfterImport:
                 # Once is enough.
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                self._act(module)
+                self.act(module)
 
             loader.__dict__["exec_module"] = exec_module
         return spec

@@ -103,6 +103,12 @@ def install(listen: str, orders: str, trainer_hooks: str) -> None:
             sys.meta_path.insert(0, AfterImport(name, partial(_complete, completion, "complete")))
 
 
+def names() -> set[str]:
+    """Return the modules that any rank may have completed at their import."""
+    lightning = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+    return {*_FOR_ALL, *_POSITION, *_WATCHED, *_COMPLETIONS, *_TRAINER_MODULES, *_RECORDERS, *lightning} - {"torch"}
+
+
 def _watch(ours: str, module: ModuleType) -> None:
     import_module(ours).watch(module)
 

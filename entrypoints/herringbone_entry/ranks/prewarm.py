@@ -24,6 +24,10 @@ from herringbone_entry.inherited import inherited
 from herringbone_entry.launchers.plain import rank_argv
 from herringbone_entry.processes import spawn
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from herringbone_entry.channel.frames import Message
+
 # The interpreter, or a library that it is linked with, reads these before the first line of Python. All other variables
 # can follow in the start message.
 _EARLY = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "HOME", "TZ")
@@ -50,6 +54,13 @@ class PrewarmedRank:
             except OSError:
                 self._close()
                 raise
+
+    def preimport(self, order: Message) -> None:
+        """Have it import modules ahead of its start message; see `preimport`. Raises `OSError`."""
+        # JSON is an import that only standbys pay for here.
+        from herringbone_entry.channel.frames import Wire
+
+        Wire(self.connection).send(order)
 
     def serves(self, python: str, environment: Mapping[str, str]) -> bool:
         """Say whether it equals a rank that this Python would start now in this environment."""
@@ -87,15 +98,19 @@ class PrewarmedRank:
             return False  # the supervisor has reaped it already
 
 
-def start(environ: Mapping[str, str]) -> PrewarmedRank | None:
-    """Start a rank for the host that these variables describe; None when it would not serve, or cannot be started."""
-    environment = inherited(environ)
-    if _is_mpi(environ) or not all(map(os.path.isabs, _search_path(environment))):
-        return None
+def start(environ: Mapping[str, str]) -> list[PrewarmedRank]:
+    """Start a rank for the host that these variables describe; none when it would not serve, or cannot be started."""
+    if not is_possible(environ):
+        return []
     try:
-        return PrewarmedRank(sys.executable, environment)
+        return [PrewarmedRank(sys.executable, inherited(environ))]
     except OSError:
-        return None  # the same error will come with a message when the supervisor starts the rank
+        return []  # the same error will come with a message when the supervisor starts the rank
+
+
+def is_possible(environ: Mapping[str, str]) -> bool:
+    """Say whether ranks of this host may start ahead."""
+    return not _is_mpi(environ) and all(map(os.path.isabs, _search_path(inherited(environ))))
 
 
 def _is_mpi(environ: Mapping[str, str]) -> bool:

@@ -29,6 +29,7 @@ from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message, Wire, WireError
 from herringbone_entry.ranks import teardown
 from herringbone_entry.ranks.opt_ml import OPT_ML, refuse_other_jobs_files
+from herringbone_entry.ranks.start import start_message
 
 _MAX_FRAMES = 20
 _MAX_MESSAGE_CHARS = 4_000
@@ -41,7 +42,7 @@ def main() -> None:
     # [1] [2]
     wire = connect()
     try:
-        message = wire.wait()
+        message = start_message(wire)
     except EOFError:
         os._exit(0)  # the supervisor is gone, or has no use for this rank
     # Under mpirun the output pipes come with the message: mpirun's own forwarding would cut and mix lines.
@@ -62,6 +63,8 @@ def main() -> None:
         # Orders of a lone rank come by signal only: it waits for no other rank.
         import_hooks.install(message["listen"], message["orders"] if several else "", message["trainer_hooks"])
         host_names.install(os.environ)
+        if preimport := sys.modules.get("herringbone_entry.ranks.ahead.preimport"):
+            preimport.act_on_imported()
     take_orders(message["orders"])
     os.chdir(message["code"])
     refuse_other_jobs_files(os.environ.get("SAGEMAKER_BASE_DIR", OPT_ML))

@@ -180,6 +180,8 @@ class RankProcess:
             self.reported_done = True
         elif message.get("kind") == "over":
             self.reported_over = True
+        elif message.get("kind") == "preimported" and message["why"]:
+            self._say(f"not all of the script's imports were made ahead: {message['why']}")
         elif message.get("kind") == "leaving":
             self.report = message
             self.code = int(message["code"])
@@ -193,8 +195,11 @@ class RankProcess:
             return False
         name = signal.Signals(code - 128).name
         text = f"Python was ended by {name} in its teardown: script and exit functions were over"
-        self._output.write(self._prefix + f"herringbone: {text}\n".encode())
+        self._say(text)
         return True
+
+    def _say(self, text: str) -> None:
+        self._output.write(self._prefix + f"herringbone: {text}\n".encode())
 
     def _close_link(self) -> None:
         """Take the end of the link for the end of the rank: only the rank's own process holds the other end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from herringbone_entry.channel.attach import REPORT
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 class RankStarter:
-    """Starts one rank after the other; `prewarmed` becomes the first one."""
+    """Starts one rank after the other; those in `prewarmed` become the first ones.
 
-    def __init__(self, prewarmed: PrewarmedRank | None = None) -> None:
-        self._prewarmed = prewarmed
+    `starts` is the beginning of files for their start messages, from which a standby prepares; "" for none.
+    """
+
+    def __init__(self, prewarmed: Sequence[PrewarmedRank] = (), starts: str = "") -> None:
+        self._prewarmed = list(prewarmed)
+        self._starts, self._count = starts, 0
 
     def start(
         self, make: Callable[..., RankProcess], message: Message, python: str, inherited: Mapping[str, str]
@@ -29,9 +33,14 @@ class RankStarter:
 
         `make()` makes the object that follows the rank; `make(pipes=...)` when the rank's pipes exist already.
         """
+        if self._starts:
+            from herringbone_entry.ranks.ahead import standby
+
+            standby.record(self._starts, self._count, message, python)
+        self._count += 1
         # At most one rank uses it, and this starter owns it until then.
-        prewarmed, self._prewarmed = self._prewarmed, None
-        if prewarmed is not None:
+        if self._prewarmed:
+            prewarmed = self._prewarmed.pop(0)
             if prewarmed.serves(python, inherited):
                 return self._take(prewarmed, make, message, inherited)
             prewarmed.discard()
@@ -47,10 +56,9 @@ class RankStarter:
         return rank
 
     def discard_prewarmed(self) -> None:
-        """End the prewarmed rank: this host has no use for it."""
-        if self._prewarmed is not None:
-            self._prewarmed.discard()
-            self._prewarmed = None
+        """End the prewarmed ranks that are left: this host has no use for them."""
+        while self._prewarmed:
+            self._prewarmed.pop().discard()
 
     @staticmethod
     def _take(

@@ -295,7 +295,7 @@ class Controller:
         """Return the seconds until the next deadline, None when there is none."""
         nearest = min(
             *(self._limit_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at, self._touch_at),
-            self._permit.due,
+            *(self._permit.due, self._site.due),
             *(host.silence.due for host in self._living),
             self._standstills.due if any(host.pid for host in self._living) else _NEVER,
         )
@@ -325,6 +325,8 @@ class Controller:
 
             self._touch_at = now + _TOUCH_SECONDS
             touch(self._config["claim"])
+        if now >= self._site.due:
+            self._site.act()
         if now >= self._close_output_at:
             self._close_output_at = _NEVER
             for host in self._hosts:

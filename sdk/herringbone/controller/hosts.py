@@ -56,6 +56,14 @@ class Site:
     spared: frozenset[int] = frozenset()
 
     @property
+    def due(self) -> float:
+        """The time, as `time.monotonic()` has it, at which `act` has something to do."""
+        return float("inf")
+
+    def act(self) -> None:
+        """Do what is due next to the hosts that run."""
+
+    @property
     def machines(self) -> Mapping[str, str]:
         """The machine of each host, by host name; empty when all hosts are on one machine."""
         return {}
@@ -267,6 +275,12 @@ class Host:
             # `over` becomes true with this, so it happens only after the last chunk is in the log.
             os.close(self.output)
             self.output = None
+
+    def close_line(self) -> None:
+        """Close the line of a supervisor that has ended, or is to end."""
+        if self.line is not None:
+            os.close(self.line)
+            self.line = None
 
     def _text(self, chunk: bytes) -> bytes:
         """Return the text of a chunk, without the framing of the transport."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ import time
 from herringbone.controller import private_tree
 from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
+from herringbone.controller.spares.standby import Standbys
 from herringbone.system.descriptors import KEY_FD, LIFELINE_FD, REMOTE_KEY_FD, RESTORED_SIGNALS
 from herringbone.system.processes import descendants
 from herringbone_contract.constants import HostVariable
@@ -90,11 +92,15 @@ class ProcessHost(Host):
         os.set_blocking(read_end, False)
         self.output = read_end
 
-    def close_line(self) -> None:
-        """Close the lifeline of a supervisor that has ended."""
-        if self.line is not None:
-            os.close(self.line)
-            self.line = None
+    def begin_in(self, standby: Host, secret: bytes, remote_key: str | None) -> bool:
+        """Begin in a process that waits for its start line; return False if it is gone, or reads nothing."""
+        environment = {} if remote_key is None else {HostVariable.REMOTE_KEY: remote_key}
+        # The key is hexadecimal text, and the line has the hexadecimal form of its bytes.
+        line = json.dumps({"environment": environment, "key": secret.hex()}).encode() + b"\n"
+        if not standby.tell(line):
+            return False
+        self.pid, self.line, self.output = standby.pid, standby.line, standby.output
+        return True
 
     def signal(self, number: int) -> None:
         # A pid stays reserved until `endings` reaps it and sets the exit code, so this signals no other process.
@@ -115,6 +121,7 @@ class Processes(Site):
         self._host_configs = config["hosts"]
         self._run_folder = config["run_folder"]
         self.hosts = [ProcessHost(host, LogFile(f"{config['logs']}/{host['name']}.log")) for host in self._host_configs]
+        self._standbys = Standbys(self._run_folder, self._start_standby) if config["retries"] else None
 
     def start(self) -> None:
         # Before the first host: an orphan of a supervisor that was killed earlier would belong to init, for good.
@@ -124,12 +131,46 @@ class Processes(Site):
             secret = os.urandom(_SECRET_BYTES).hex().encode()
         environment = self._config["environment"]
         private = private_trees_are_wanted(self.hosts, environment, self._config["argv"])
+        self._private = private
         for host in self.hosts:
-            if private:
-                # The supervisor inherits the namespace. This process itself never looks below /opt/ml.
-                private_tree.enter(host.base)
-            environment = {**self._config["environment"], **self._config["host_environments"][host.name]}
-            host.start(self._config["argv"], environment, secret=secret)
+            standby = self._standbys.take(host.name) if self._standbys is not None else None
+            if standby is None or not host.begin_in(
+                standby, secret, self._environment(host).get(HostVariable.REMOTE_KEY)
+            ):
+                self._start_host(host, self._environment(host), secret)
+        if self._standbys is not None:
+            self._standbys.begin(self.hosts)
+
+    def _start_host(self, host: ProcessHost, environment: dict[str, str], secret: bytes) -> None:
+        if self._private:
+            # The supervisor inherits the namespace. This process itself never looks below /opt/ml.
+            private_tree.enter(host.base)
+        host.start(self._config["argv"], environment, secret=secret)
+
+    def _environment(self, host: Host) -> dict[str, str]:
+        environment = {**self._config["environment"], **self._config["host_environments"][host.name]}
+        if self._standbys is not None:
+            environment[HostVariable.STARTS] = self._standbys.starts(host.name)
+        return environment
+
+    def _start_standby(self, host: Host) -> ProcessHost:
+        """Start a host that waits for its line, next to a host that runs. Raises `OSError`."""
+        standby = ProcessHost({"name": host.name, "base": host.base}, host.log)
+        environment = self._environment(host)
+        # The key comes with the line, which is the lifeline as well.
+        for name in (HostVariable.LIFELINE, HostVariable.KEY_FILE, HostVariable.REMOTE_KEY):
+            environment.pop(name, None)
+        environment |= {HostVariable.PRIVATE: str(LIFELINE_FD), HostVariable.STANDBY: "1"}
+        self._start_host(standby, environment, b"")
+        return standby
+
+    @property
+    def due(self) -> float:
+        return self._standbys.due if self._standbys is not None else float("inf")
+
+    def act(self) -> None:
+        if self._standbys is not None:
+            self._standbys.act()
 
     def endings(self) -> Iterator[tuple[Host, int]]:
         """Reap every child that has ended; adopted orphans are among them and are not reported."""
@@ -143,6 +184,8 @@ class Processes(Site):
             if pid == 0:
                 return
             host = by_pid.get(pid)
+            if self._standbys is not None:
+                self._standbys.reaped(pid)
             if host is not None:
                 code = os.waitstatus_to_exitcode(status)
                 yield host, 128 - code if code < 0 else code
@@ -151,6 +194,8 @@ class Processes(Site):
         """Kill what ended hosts left, and the orphans that each kill creates in turn."""
         deadline = time.monotonic() + _KILL_SECONDS
         living = {host.pid for host in self.hosts if host.exit_code is None} | self.spared
+        if self._standbys is not None:
+            living |= self._standbys.pids
         while kill_orphans(living) and time.monotonic() < deadline:
             time.sleep(0.001)
 
@@ -161,6 +206,16 @@ class Processes(Site):
 
     def collect(self) -> None:
         self.kill_orphans()
+
+    def remove(self) -> None:
+        if self._standbys is not None:
+            self._standbys.end()
+            self.kill_orphans()
+
+    def abandon(self) -> None:
+        if self._standbys is not None:
+            self._standbys.end()
+        super().abandon()
 
     def restart(self, failed: Sequence[Attempt]) -> Restart:
         """Create new hosts in the folders of the old ones; their checkpoints stay."""

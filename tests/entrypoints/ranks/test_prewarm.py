@@ -132,8 +132,8 @@ def test_a_missing_python_leaves_no_descriptor_open() -> None:
 
 
 def test_no_rank_is_prewarmed_when_it_would_not_serve(tmp_path: Path) -> None:
-    assert prewarm.start({**os.environ, "PYTHONPATH": "relative"}) is None
+    assert prewarm.start({**os.environ, "PYTHONPATH": "relative"}) == []
     config = tmp_path / "input" / "config"
     config.mkdir(parents=True)
     (config / "hyperparameters.json").write_text('{"sagemaker_mpi_enabled": "true"}')
-    assert prewarm.start({**os.environ, "SAGEMAKER_BASE_DIR": str(tmp_path)}) is None
+    assert prewarm.start({**os.environ, "SAGEMAKER_BASE_DIR": str(tmp_path)}) == []

@@ -47,6 +47,8 @@ def test_a_host_that_writes_without_end_does_not_hold_the_controller():
 class Ended:
     """A site whose only host has ended."""
 
+    due = float("inf")
+
     def __init__(self, host):
         self.hosts = [host]
 

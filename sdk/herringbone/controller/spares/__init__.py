@@ -1,0 +1,1 @@
+"""Hosts that have started ahead, for a job's next attempt."""
