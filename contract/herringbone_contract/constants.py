@@ -137,8 +137,12 @@ class HostVariable:
     FINGERPRINTS = "HERRINGBONE_FINGERPRINTS"
     # A number n: ranks of PyTorch scripts send a checksum of their parameters after every n optimizer steps.
     CHECK_REPLICAS = "HERRINGBONE_CHECK_REPLICAS"
+    # The path of the socket at which the host's holder keeps checkpoints in memory; absent without one.
+    HOLDER = "HERRINGBONE_CHECKPOINT_HOLDER"
 
 
+# The file that makes a checkpoint complete, on disk and in memory.
+CHECKPOINT_MANIFEST = "manifest.json"
 DEFAULT_STOP_GRACE_SECONDS = 110.0
 # NCCL's own timeout of a collective operation in torch; gloo waits for half an hour.
 STEPPING_HANG_TIMEOUT_SECONDS, HANG_TIMEOUT_SECONDS = 600.0, 1800.0

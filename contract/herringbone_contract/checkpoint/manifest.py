@@ -19,9 +19,10 @@ from typing import Any
 
 import msgspec
 
+from herringbone_contract.constants import CHECKPOINT_MANIFEST
 from herringbone_contract.errors import ParallelError
 
-MANIFEST = "manifest.json"
+MANIFEST = CHECKPOINT_MANIFEST
 NEWEST = "newest"
 USER_CONTENT = "user_content.pt"
 SUFFIX = ".safetensors"
