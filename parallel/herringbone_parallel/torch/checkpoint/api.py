@@ -19,6 +19,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import Piece, flat_pieces
 from herringbone_parallel.torch.checkpoint.reading import DamagedError, Reader, find
 from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
+from herringbone_parallel.torch.checkpoint.targets import FolderTarget, Target
 
 __all__ = [
     "Contents",
@@ -84,7 +86,8 @@ def save(
     `on_complete` is called on one rank of each folder, after `newest` names the checkpoint. Raises `ParallelError` on
     every rank when one of them cannot write; nothing is left then.
     """
-    _saver(peers).start(folder, tag, state, contents or Contents(), on_complete, in_background=False)
+    saver, target = _saver(peers, folder)
+    saver.start(target, tag, state, contents or Contents(), on_complete, in_background=False)
 
 
 def async_save(
@@ -103,7 +106,8 @@ def async_save(
     A save that still runs is finished first. Call `finalize` before `destroy_process_group`: the ranks tell each other
     when their files are written.
     """
-    background = _saver(peers).start(folder, tag, state, contents or Contents(), on_complete, in_background=True)
+    saver, target = _saver(peers, folder)
+    background = saver.start(target, tag, state, contents or Contents(), on_complete, in_background=True)
     assert background is not None
     return PendingSave(background)
 
@@ -162,10 +166,15 @@ def read_plain(path: Folder) -> dict[str, Any]:
     return Reader(Path(path)).state()
 
 
-def _saver(peers: Peers | None) -> Saver:
-    peers = Peers.default() if peers is None else peers
+def saver_of(peers: Peers) -> Saver:
+    """Return the saver of these ranks, which is made once."""
     if peers.saver is None:
         peers.saver = Saver(peers)
         _savers.add(peers.saver)
     saver: Saver = peers.saver
     return saver
+
+
+def _saver(peers: Peers | None, folder: Folder) -> tuple[Saver, Callable[[str, str], Target]]:
+    peers = Peers.default() if peers is None else peers
+    return saver_of(peers), partial(FolderTarget, Path(folder), peers.only_savers)

@@ -22,6 +22,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.pieces import TYPES, Piece, plain, type_name
 from herringbone_parallel.torch.checkpoint.reading import Reader
 from herringbone_parallel.torch.checkpoint.saving import Contents, Saver
+from herringbone_parallel.torch.checkpoint.targets import FolderTarget, on_disk
 from herringbone_parallel.torch.checkpoint.writing import in_place, write
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
@@ -267,16 +269,16 @@ def _write_safetensors(target: Path, model: Mapping[str, Any]) -> int:
     ]
     numbers = range(len(pieces))
     planned = safetensors_file(target.name, described, numbers, {"format": "pt"})
-    with replacing(target, synced=True) as partial:
-        plan = PlannedFile(Path(partial).name, planned.header, planned.pieces)
-        write(target.parent, [plan], described, in_place(pieces, numbers), 0, Peers.alone().host)
+    with replacing(target, synced=True) as hidden:
+        plan = PlannedFile(Path(hidden).name, planned.header, planned.pieces)
+        write(partial(on_disk, target.parent), [plan], described, in_place(pieces, numbers), 0, Peers.alone().host)
     return target.stat().st_size
 
 
 def _write_pickle(target: Path, model: Mapping[str, Any], optimizer: Mapping[str, Any] | None) -> int:
     content = dict(model) if optimizer is None else {"model": dict(model), "optimizer": numbered(optimizer)}
-    with replacing(target, synced=True) as partial:
-        torch.save(content, partial)
+    with replacing(target, synced=True) as hidden:
+        torch.save(content, hidden)
     return target.stat().st_size
 
 
@@ -287,7 +289,8 @@ def _write_folder(target: Path, model: Mapping[str, Any], optimizer: Mapping[str
     # of a job removes folders of this name, in case this process is killed.
     workspace = unfinished(folder, tag, secrets.token_hex(8))
     try:
-        Saver(Peers.alone()).start(workspace, tag, state, Contents(), None, in_background=False)
+        target_of = partial(FolderTarget, workspace, True)
+        Saver(Peers.alone()).start(target_of, tag, state, Contents(), None, in_background=False)
         (workspace / tag).rename(target)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)

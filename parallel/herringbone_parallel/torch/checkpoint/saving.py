@@ -5,6 +5,7 @@
                    [2] copy what this rank writes to the CPU: training continues after this
     background     [3] make a hidden folder, write this rank's files into it, and wait for the disk
                    [4] one rank writes the manifest, renames the folder to its tag, and then `newest`
+                   Into memory, files go to the host's holder in [3], and the manifest in [4]; see `targets`
 
 A job that is killed before the rename of [4] leaves a hidden folder, which the next save of all ranks removes. Hosts
 may have folders of their own: then one rank of each host does [4], and each folder has the files of its host's ranks.
@@ -12,28 +13,23 @@ may have folders of their own: then one rank of each host does [4], and each fol
 
 from __future__ import annotations
 
-import errno
 import io
-import os
 import secrets
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from herringbone_contract.checkpoint.manifest import USER_CONTENT, File, Manifest, Tensor, checked_tag
-from herringbone_contract.checkpoint.publication import clean, publish, unfinished
-from herringbone_contract.errors import ParallelError
-from herringbone_contract.files import write_whole
+from herringbone_contract.memory.link import write_all
 from herringbone_parallel.core.checkpoint_plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.background import Background
-from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, Result, attempt
+from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt
 from herringbone_parallel.torch.checkpoint.pieces import Piece, pieces_by_name, type_name
 from herringbone_parallel.torch.checkpoint.states import GROUPS, Flat, encode, flatten, merge_groups
+from herringbone_parallel.torch.checkpoint.targets import Target
 from herringbone_parallel.torch.checkpoint.writing import (
     Staged,
     Staging,
@@ -42,8 +38,6 @@ from herringbone_parallel.torch.checkpoint.writing import (
     write,
 )
 
-# In the hidden folder while it is written: ranks that see it share the folder with the first rank.
-_SHARED = ".shared"
 ABSENT: Any = object()
 
 
@@ -72,7 +66,8 @@ class Saver:
     """Saves to one folder after another; at most one save runs at a time.
 
     saver = Saver(Peers.default())
-    saver.start("checkpoints", "step-100", {"model": model.state_dict()}, in_background=True)
+    target = partial(FolderTarget, Path("checkpoints"), True)
+    saver.start(target, "step-100", {"model": model.state_dict()}, Contents(), None, in_background=True)
     saver.finish()
     """
 
@@ -84,20 +79,23 @@ class Saver:
 
     def start(
         self,
-        folder: str | os.PathLike[str],
+        target: Callable[[str, str], Target],
         tag: str,
         state: Mapping[str, Any],
         contents: Contents,
         on_complete: Callable[[], None] | None,
         in_background: bool,
     ) -> Background | None:
-        """Save, or begin to; every rank must call. An earlier save is finished first, and its error raised."""
+        """Save, or begin to; every rank must call. An earlier save is finished first, and its error raised.
+
+        `target` returns the place of a save, by its tag and its name.
+        """
         self.finish()
         peers = self._peers
         copy = self._staging.copy if in_background else in_place
         tried = attempt(lambda: _begin(tag, state, contents, peers))
         save, plan, staged = self._agreed(tried, copy)
-        job = _Job(peers, Path(folder), tag, save, plan.hosts, on_complete)
+        job = _Job(peers, target(tag, save), tag, save, plan.hosts, on_complete)
         ours = tried.result.local
         # The pieces are dropped here: the job must not keep the memory of a model that the script drops.
         job.fill(plan, ours, dict(contents.mesh), staged)
@@ -217,18 +215,15 @@ class _Job:
     def __init__(
         self,
         peers: Peers,
-        folder: Path,
+        target: Target,
         tag: str,
         save: str,
         hosts: list[str],
         on_complete: Callable[[], None] | None,
     ) -> None:
-        self._peers, self._folder, self._tag, self._save = peers, folder, tag, save
+        self._peers, self._target, self._tag, self._save = peers, target, tag, save
         self._hosts, self._on_complete = hosts, on_complete
-        self._path = unfinished(folder, tag, save)
         self._time = time.time()
-        # Set by `run`: whether this rank makes, renames and removes folders.
-        self._manages = peers.rank == 0
 
     def fill(self, plan: Plan, ours: _Local, mesh: dict[str, int], staged: Staged | Exception) -> None:
         """Take what is written, without the pieces."""
@@ -237,68 +232,37 @@ class _Job:
         self._described = _Description(ours.flat.values, ours.flat.paths, ours.groups)
 
     def run(self) -> None:
-        peers = self._peers
+        peers, target = self._peers, self._target
         try:
             # In the background, too: a folder waits for the disk where others write.
-            peers.agree_same(lambda: self._on_disk(self._make_folder), "save", lambda _: "")
-            parts = peers.agree_all(lambda: self._on_disk(self._write), "save")
+            first = peers.rank == 0
+            peers.agree_same(lambda: target.run(lambda: target.prepare(first)), "save", lambda _: "")
+            parts = peers.agree_all(lambda: target.run(self._write), "save")
             peers.agree(lambda: self._complete(parts), "save")
         except BaseException:
-            self.discard()
+            target.discard()
             raise
-
-    def _on_disk(self, call: Callable[[], Result]) -> Result:
-        """Call, and name the folder and the remedy where the disk refuses."""
-        try:
-            return call()
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            remedy = "free space there, or keep fewer checkpoints" if full else "let this user write there"
-            raise ParallelError(
-                f"the checkpoint {self._tag!r} cannot be written into {self._folder}: {error.strerror or error}."
-                f" Earlier checkpoints stay; {remedy}, or give another folder"
-            ) from error
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        if self._manages:
-            shutil.rmtree(self._path, ignore_errors=True)
-
-    def _make_folder(self) -> None:
-        if self._peers.rank == 0:
-            self._path.mkdir(parents=True)
-            (self._path / _SHARED).touch()
 
     def _write(self) -> tuple[Written, _Description]:
         rank = self._peers.rank
         if isinstance(self._staged, Exception):
             raise self._staged
-        if not (self._path / _SHARED).exists():
-            # A folder of this host's own.
-            self._manages = rank == self._hosts.index(self._hosts[rank])
-            self._path.mkdir(parents=True, exist_ok=True)
+        host = self._hosts[rank]
+        self._target.join(rank == self._hosts.index(host))
         described = self._plan.described[rank]
         planned = files(rank, described, self._plan.chosen[rank], self._save)
-        host = self._hosts[rank]
-        written = write(self._path, planned, described, self._staged, rank, host)
+        written = write(self._target.file, planned, described, self._staged, rank, host)
         if self._content is not None:
-            write_whole(self._path / USER_CONTENT, self._content, mode=0o666, synced=True)
+            with self._target.file(USER_CONTENT) as descriptor:
+                write_all(descriptor, self._content)
             size, checksum = len(self._content), zlib.crc32(self._content)
             written.files[USER_CONTENT] = File(size, size, checksum, rank, host)
         return written, self._described
 
     def _complete(self, parts: list[tuple[Written, _Description]]) -> None:
-        if not self._manages:
-            return
-        self._on_disk(lambda: self._finish(parts))
-        if self._on_complete is not None:
+        manages = self._target.run(lambda: self._target.publish(lambda: self._manifest(parts)))
+        if manages and self._on_complete is not None:
             self._on_complete()
-
-    def _finish(self, parts: list[tuple[Written, _Description]]) -> None:
-        (self._path / _SHARED).unlink(missing_ok=True)
-        publish(self._path, self._folder, self._manifest(parts))
-        # Other ranks may be saving there.
-        clean(self._folder, None if self._peers.only_savers else self._tag)
 
     def _manifest(self, parts: list[tuple[Written, _Description]]) -> Manifest:
         wholes = {piece.name: piece for pieces in self._plan.described for piece in pieces}

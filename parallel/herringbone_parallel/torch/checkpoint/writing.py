@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
 from herringbone_contract.checkpoint.manifest import Chunk, File
+from herringbone_contract.memory.link import write_all
 from herringbone_parallel.core.checkpoint_plan import Described, PlannedFile
 from herringbone_parallel.torch.checkpoint.pieces import Piece, as_bytes
 
@@ -60,20 +60,24 @@ class Written:
 
 
 def write(
-    folder: Path, planned: Sequence[PlannedFile], described: Sequence[Described], staged: Staged, rank: int, host: str
+    new_file: Callable[[str], AbstractContextManager[int]],
+    planned: Sequence[PlannedFile],
+    described: Sequence[Described],
+    staged: Staged,
+    rank: int,
+    host: str,
 ) -> Written:
-    """Write the files of this rank on this host, and return once they are on the disk."""
+    """Write the files of this rank on this host, and return once all of them are complete."""
     written = Written()
     for file in planned:
-        with (folder / file.name).open("xb", buffering=0) as stream:
-            _write_all(stream.fileno(), memoryview(file.header))
+        with new_file(file.name) as descriptor:
+            write_all(descriptor, file.header)
             size = len(file.header)
             for number, start in file.pieces:
                 piece = described[number]
-                checksum = _write_summed(stream.fileno(), as_bytes(staged[number]))
+                checksum = _write_summed(descriptor, as_bytes(staged[number]))
                 written.chunks.append((piece.name, Chunk(file.name, start, piece.offsets, piece.sizes, checksum)))
                 size = start + piece.bytes
-            os.fsync(stream.fileno())
         head = len(file.header)
         written.files[file.name] = File(size, head, zlib.crc32(file.header), rank, host)
     return written
@@ -84,10 +88,5 @@ def _write_summed(descriptor: int, data: memoryview) -> int:
     for start in range(0, len(data), _PART_BYTES):
         part = data[start : start + _PART_BYTES]
         checksum = zlib.crc32(part, checksum)
-        _write_all(descriptor, part)
+        write_all(descriptor, part)
     return checksum
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
