@@ -60,7 +60,7 @@ def test_attempts_are_in_the_description_and_a_restart_among_the_states(tmp_path
     columns = seen(cluster, tmp_path, description=columns["description"])
     assert columns["secondary_status"] == "Training"
     row = JobRecord(name="digits", backend="kubernetes", plan="{}", created=BEGIN, description=columns["description"])
-    events = AttemptEvents(JobLogs(cluster, "team-a", list), lambda: row, lambda: None)
+    events = AttemptEvents(JobLogs(cluster, "team-a", lambda: ([], 0)), lambda: row, lambda: None)
     assert [event["kind"] for event in events.read()] == ["state", "restart", "state", "state"]
     assert events.read() == []
 
@@ -111,6 +111,19 @@ def test_an_account_that_does_not_exist_is_named(tmp_path):
     about = {"involvedObject": {"name": "hb-digits-controller"}, "reason": "FailedCreate", "message": words}
     cluster.events = [about]
     assert words in json.loads(seen(cluster, tmp_path)["description"])["Standstill"]
+
+
+def test_a_pod_that_cannot_mount_says_so_at_once(tmp_path):
+    cluster = cluster_of(tmp_path)
+    controller_pod(cluster, phase="Running")
+    pod = cluster._of_host("algo-1", 1)[0]
+    pod["status"] = {"phase": "Pending", "containerStatuses": [{"name": "host", "state": {"waiting": {}}}]}
+    about = {"involvedObject": {"name": pod["metadata"]["name"]}, "type": "Warning", "lastTimestamp": "1"}
+    cluster.events = [{**about, "reason": "FailedMount", "message": "secret not found"}]
+    columns = seen(cluster, tmp_path)
+    assert columns["secondary_status"] == "Starting"
+    (state,) = json.loads(columns["description"])["SecondaryStatusTransitions"]
+    assert state["StatusMessage"] == "algo-1: FailedMount: secret not found"
 
 
 def test_a_stop_needs_no_controller(tmp_path):
@@ -196,18 +209,3 @@ def test_a_good_end_is_the_same_whoever_sees_it_first(tmp_path, first):
     assert (record.status, record.ended) == ("Completed", BEGIN + 30)
     assert parse_ledger(cluster.of("ConfigMap")[0]).end == ended
     assert (ended or {})["status"] == "Completed"
-
-
-def test_a_pod_that_starts_has_the_clusters_last_warning(tmp_path):
-    cluster = cluster_of(tmp_path)
-    controller_pod(cluster, phase="Running")
-    (pod,) = cluster.pods("hb-digits-a1-algo-2")
-    pod["status"] |= {"phase": "Pending", "containerStatuses": []}
-    about = {"uid": pod["metadata"]["uid"], "kind": "Pod"}
-    told = [("Normal", "Pulled", "02"), ("Warning", "FailedMount", "01"), ("Warning", "FailedAttachVolume", "03")]
-    cluster.events = [
-        {"involvedObject": about, "type": kind, "reason": reason, "message": "a claim", "lastTimestamp": stamp}
-        for kind, reason, stamp in told
-    ]
-    transitions = json.loads(seen(cluster, tmp_path)["description"])["SecondaryStatusTransitions"]
-    assert transitions[-1]["StatusMessage"] == "algo-2: FailedAttachVolume: a claim"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ class Stream:
     """Answers as the API server does: the lines from the second of `sinceTime` on, without those of rotated files."""
 
     def __init__(self, lines: list[str]) -> None:
-        self.lines, self.written, self.rotated, self.partial, self.status = lines, 0, 0, "", 0
+        self.lines, self.written, self.rotated, self.partial = lines, 0, 0, ""
+        # That of a refusal; None of a server that does not answer.
+        self.status: int | None = 0
 
     def text(self, path: str, **query: str) -> bytes:
         assert path == "api/v1/namespaces/a/pods/p/log"
-        if self.status:
+        if self.status != 0:
             raise KubernetesError("no", status=self.status)
         since = query.get("sinceTime", "").rstrip("Z")
         lines = [line for line in self.lines[self.rotated : self.written] if line >= since]
@@ -219,31 +222,21 @@ def test_other_refusals_are_reported() -> None:
         log_of(stream).read()
 
 
-def test_a_node_that_is_away_is_named_once_and_its_lines_follow() -> None:
-    log = log_of(stream := Stream(LINES))
-    stream.written = 3
-    assert texts(log) == TEXTS[:3]
-    stream.written, stream.status = 5, 500
-    away = "herringbone: the node of pod p does not answer; lines follow when it does"
-    assert [line.text for line in (*log.read(), *log.read())] == [away]
-    stream.status = 0
-    assert texts(log) == TEXTS[3:5]
-
-
 def test_a_pod_that_comes_later_is_read_too() -> None:
     stream = Stream(LINES)
     stream.written = 7
     pods: list[tuple[str, str]] = []
-    logs = JobLogs(stream, "a", lambda: pods, Kept([]), lambda _: 0)
+    logs = JobLogs(stream, "a", lambda: (pods, 0), Kept([]))
     assert logs.read() == []
     pods.append(("p", "algo-1"))
     assert [len(lines) for lines in logs.rest(None)] == [7]
+    assert [lines for lines in logs.rest(None) if lines] == []
 
 
 def test_pods_that_are_gone_are_found_by_their_copies_which_are_listed_once() -> None:
     stream, kept = Stream(LINES), Kept(COPY)
     stream.status = 404
-    logs = JobLogs(stream, "a", list, kept, lambda _: 2)
+    logs = JobLogs(stream, "a", lambda: ([], 2), kept)
     assert [line.text for lines in logs.rest(None) for line in lines] == TEXTS
     kept.errors = [AssertionError()]
     assert logs.read() == []
@@ -252,6 +245,89 @@ def test_pods_that_are_gone_are_found_by_their_copies_which_are_listed_once() ->
 def test_copies_that_cannot_be_listed_are_named_and_the_rest_is_shown() -> None:
     stream, kept = Stream(LINES), Kept(COPY)
     stream.written, kept.errors = 7, [InputError("exceeded quota")]
-    logs = JobLogs(stream, "a", lambda: [("p", "algo-1")], kept, lambda _: 2)
+    logs = JobLogs(stream, "a", lambda: ([("p", "algo-1")], 2), kept)
     seen = [line.text for lines in logs.rest(None) for line in lines]
     assert seen == ["herringbone: logs of pods that are gone cannot be read: exceeded quota", *TEXTS]
+
+
+class Nodes:
+    """The streams of several pods; a kubelet whose `gate` is closed answers when it opens."""
+
+    def __init__(self, **streams: Stream) -> None:
+        self.streams, self.gate, self.begun = streams, Event(), Event()
+        self.gate.set()
+
+    def text(self, path: str, **query: str) -> bytes:
+        pod = path.split("/")[-2]
+        if pod == "p":
+            self.begun.set()
+            assert self.gate.wait(30)
+        return self.streams[pod].text("api/v1/namespaces/a/pods/p/log", **query)
+
+    call = run = stream = Stream.call
+
+
+def both(nodes: Nodes, patience: float) -> JobLogs:
+    return JobLogs(nodes, "a", lambda: ([("p", "algo-1"), ("q", "algo-2")], 0), patience=patience)
+
+
+def shown(logs: JobLogs) -> list[str]:
+    return [line.text.removeprefix("herringbone: the log of pod p ") for line in logs.read()]
+
+
+def test_one_kubelet_that_is_away_keeps_no_lines_of_the_others() -> None:
+    away, other = Stream(LINES), Stream(LINES)
+    logs = both(Nodes(p=away, q=other), 30.0)
+    away.written = other.written = 1
+    assert shown(logs) == ["line 1", "line 1"]
+    away.status, away.written, other.written = 500, 2, 2
+    named = "cannot be read now, and is asked again: no"
+    assert shown(logs) == [named, "line 2"]
+    other.written = 3
+    assert [line for _ in range(3) for line in shown(logs)] == ["line 3"]
+    away.status = 0
+    # The read that failed was not awaited.
+    again = [line for lines in logs.rest(None) for line in lines]
+    assert [line.text for line in again] == ["herringbone: the log of pod p goes on", "line 2"]
+
+
+def test_a_node_that_does_not_answer_is_awaited_once() -> None:
+    away, other = Stream(LINES), Stream(LINES)
+    nodes = Nodes(p=away, q=other)
+    logs = both(nodes, 30.0)
+    away.written = other.written = 1
+    assert len(shown(logs)) == 2
+    nodes.gate.clear()
+    logs._patience, other.written = 0.2, 2
+    named = "cannot be read now, and is asked again: its node does not answer"
+    assert shown(logs) == [named, "line 2"]
+    logs._patience, away.written, other.written = 30.0, 2, 3
+    assert shown(logs) == ["line 3"]
+    nodes.gate.set()
+    assert [line.text for lines in logs.rest(None) for line in lines][-1] == "line 2"
+
+
+def test_lines_come_before_the_refusal_of_another_pod() -> None:
+    refused, other = Stream(LINES), Stream(LINES)
+    logs = both(Nodes(p=refused, q=other), 30.0)
+    refused.status, other.written = 403, 7
+    assert len(shown(logs)) == 7
+    with pytest.raises(KubernetesError):
+        logs.read()
+
+
+def test_an_api_server_that_is_away_is_no_absent_kubelet() -> None:
+    stream = Stream(LINES)
+    logs = both(Nodes(p=stream, q=stream), 30.0)
+    stream.status = None
+    with pytest.raises(KubernetesError):
+        logs.read()
+
+
+def test_a_pod_that_only_starts_has_no_copy_to_look_at() -> None:
+    stream, kept = Stream(LINES), Kept(COPY)
+    kept.errors = [KubernetesError("pod p: /bin/sh cannot run there: container not found", status=500)]
+    assert log_of(stream, kept).read() == []
+    kept.errors = [KubernetesError("cut", status=500)]
+    with pytest.raises(KubernetesError):
+        log_of(stream, kept).read(is_last=True)

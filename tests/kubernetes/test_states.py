@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from herringbone.backends.kubernetes.ledger import Ledger
-from herringbone.backends.kubernetes.states import columns_of, host_states
+from herringbone.backends.kubernetes.states import columns_of, delay_of, host_states
 from herringbone_contract.failure import Failure
 
 HOSTS = ("algo-1", "algo-2")
@@ -176,3 +176,39 @@ def test_an_equal_state_is_noted_once():
     assert again["description"] == first["description"]
     later = seen(ended("algo-1", 0), running("algo-2"), description=first["description"])
     assert len(json.loads(later["description"])["SecondaryStatusTransitions"]) == 2
+
+
+def told(
+    reason: str, message: str, at: int, *, count: int = 1, kind: str = "Warning", pod: str = "p"
+) -> dict[str, Any]:
+    stamp = f"2026-11-30T17:00:{at:02}Z"
+    about = {"involvedObject": {"name": pod}, "type": kind, "lastTimestamp": stamp, "count": count}
+    return {**about, "reason": reason, "message": message}
+
+
+SET_UP = told("FailedMount", "MountVolume.SetUp failed: secret not found", 8, count=7)
+PULL = told("Pulling", 'Pulling image "a"', 20, kind="Normal")
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([SET_UP], "FailedMount: MountVolume.SetUp failed: secret not found"),
+        # What is repeated stays, when the kubelet sums up now and then in other words each time.
+        (
+            [SET_UP, told("FailedMount", "timed out: volumes=[a b]", 9)],
+            "FailedMount: MountVolume.SetUp failed: secret not found",
+        ),
+        ([SET_UP, PULL], 'Pulling: Pulling image "a"'),
+        ([SET_UP, PULL, told("Pulled", "in 3 s", 21, kind="Normal")], ""),
+        ([told("FailedMount", "of another", 1, pod="q")], ""),
+        # As events of a newer kind.
+        (
+            [{**SET_UP, "lastTimestamp": None, "eventTime": "2026-11-30T17:00:08.5Z"}],
+            "FailedMount: MountVolume.SetUp failed: secret not found",
+        ),
+        ([], ""),
+    ],
+)
+def test_a_pod_that_only_starts_has_the_clusters_last_words(events: list[dict[str, Any]], words: str) -> None:
+    assert delay_of(events, "p") == words

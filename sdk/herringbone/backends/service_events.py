@@ -1,8 +1,8 @@
-"""The events of a job that a service runs, from all that it has of it.
+"""The events of a job of a service, from all that the service has of it.
 
-CloudWatch      [algo-1] \\x1e{json}      what the host's supervisor and its observer have sent
+log             [algo-1] \\x1e{json}      what the host's supervisor and its observer have sent
                 other lines              metrics: MLLOG lines and matches of metric_definitions, found here
-DescribeTrainingJob                      state changes, and from the end the bill
+description                              state changes, and from the end the bill
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ def test_a_pod_that_has_ended_is_made_again(api, tmp_path):
 
 
 def event(kind: str, name: str, reason: str, message: str) -> dict[str, Any]:
-    return {"involvedObject": {"kind": kind, "name": name}, "reason": reason, "message": message, "lastTimestamp": "1"}
+    about = {"involvedObject": {"kind": kind, "name": name}, "type": "Warning", "lastTimestamp": "1"}
+    return {**about, "reason": reason, "message": message}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def event(kind: str, name: str, reason: str, message: str) -> dict[str, Any]:
         (
             {"phase": "Pending"},
             event("Pod", "hb-digits-reader-x1", "FailedMount", "Multi-Attach error for volume"),
-            "a claim cannot be mounted: Multi-Attach error for volume",
+            "FailedMount: Multi-Attach error for volume",
         ),
         (
             {

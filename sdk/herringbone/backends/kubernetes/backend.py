@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from herringbone.backends.kubernetes.data.packing import (
 from herringbone.backends.kubernetes.data.parts import remove_parts, send_parts
 from herringbone.backends.kubernetes.data.reader import Reader
 from herringbone.backends.kubernetes.files import job_files
-from herringbone.backends.kubernetes.job_columns import log_pods, look, num_attempts
+from herringbone.backends.kubernetes.job_columns import log_pods, look, num_log_pods
 from herringbone.backends.kubernetes.ledger import (
     CONFLICT,
     Ledger,
@@ -52,7 +52,6 @@ from herringbone.backends.kubernetes.ledger import (
 from herringbone.backends.kubernetes.logs import JobLogs
 from herringbone.backends.kubernetes.names import (
     ObjectNames,
-    PodKind,
     label_query,
     namespace_of,
     parse_namespace,
@@ -320,19 +319,11 @@ class KubernetesBackend(OwnHostsBackend):
         api, namespace, names = self._place(record)
         first = self._host_names(name)[0]
 
-        def all_pods(known: Iterable[str]) -> int:
-            # A host that never ran has left no log, and the first attempt of a job that runs has all of its pods.
-            record = self.describe(name)
-            attempts = num_attempts(record.description)
-            if not record.started or (attempts == 1 and not record.done):
-                return 0
-            controllers = [pod for pod in known if pod.startswith(f"{names.job}-{PodKind.CONTROLLER}-")]
-            return len(record.plan_dict["hosts"]) * attempts + len(controllers)
+        def pods() -> tuple[list[tuple[str, str]], int]:
+            found = list_pods(api, namespace, names)
+            return log_pods(found, first), num_log_pods(self.describe(name), found)
 
-        def pods() -> list[tuple[str, str]]:
-            return log_pods(list_pods(api, namespace, names), first)
-
-        return JobLogs(api, namespace, pods, self._results(record), all_pods)
+        return JobLogs(api, namespace, pods, self._results(record))
 
     def _end(self, record: JobRecord, grace: float) -> None:
         """Mark a job as stopping, and tell its hosts."""

@@ -9,15 +9,16 @@ from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.attempts.next_attempt import current_plan
-from herringbone.backends.kubernetes.ledger import NOT_FOUND, parse_ledger
+from herringbone.backends.kubernetes.ledger import NOT_FOUND, list_events, parse_ledger
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, settings_of
 from herringbone.backends.kubernetes.states import (
+    PodState,
     columns_of,
+    delay_of,
     described,
     host_states,
     pod_state,
     refusal_of,
-    with_warnings,
 )
 from herringbone.plan.plan import parse_plan
 from herringbone.records.index import COMPLETED, STOPPING, TERMINAL, JobRecord
@@ -32,13 +33,14 @@ def log_pods(pods: Iterable[Mapping[str, Any]], first: str) -> list[tuple[str, s
     return [(pod, labels.get(Label.HOST, first)) for pod, labels in named if labels.get(Label.PART) != PodKind.READER]
 
 
-def num_attempts(description: str | None) -> int:
-    """Return how many attempts a job has had, by its description.
-
-    >>> num_attempts(None), num_attempts('{"Attempts": [{"Attempt": 1}]}')
-    (1, 2)
-    """
-    return 1 if description is None else len(json.loads(description).get("Attempts", ())) + 1
+def num_log_pods(record: JobRecord, pods: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many pods have left a log, in all attempts; 0 where all of them are among `pods`. Pure."""
+    attempts = len(json.loads(record.description or "{}").get("Attempts", ())) + 1
+    # A host that never ran has left no log, and the first attempt of a job that runs has all of its pods.
+    if not record.started or (attempts == 1 and not record.done):
+        return 0
+    controllers = [pod for pod in pods if pod["metadata"]["labels"].get(Label.PART) == PodKind.CONTROLLER]
+    return record.num_hosts * attempts + len(controllers)
 
 
 def look(
@@ -51,11 +53,13 @@ def look(
     plan = parse_plan(record.plan_dict)
     hosts = [host.name for host in current_plan(plan, ledger).hosts]
     names, refusal = ObjectNames(record.name, ledger.attempt), ""
-    if len(states := host_states(pods, hosts, ledger, now)) < len(hosts):
+    states = host_states(pods, hosts, ledger, now)
+    if any(_is_delayed(state) for state in states):
+        events = list_events(api, namespace, kind="Pod")
+        states = [each._replace(why=delay_of(events, each.pod)) if _is_delayed(each) else each for each in states]
+    if len(states) < len(hosts):
         suffix = "-0" if settings_of(plan).workload == "jobset" else ""
         refusal = _refusal(api, namespace, {names.host(host) + suffix for host in hosts})
-    if any(state.phase == "starting" and not state.why for state in states):
-        states = with_warnings(states, _events(api, namespace, "Pod"))
     stopped = record.status == STOPPING or ledger.stop is not None
     columns = columns_of(
         states,
@@ -86,14 +90,12 @@ def look(
     return {"description": described(record.description, state, trouble, now, ledger)}
 
 
+def _is_delayed(state: PodState) -> bool:
+    return state.phase == "starting" and not state.why
+
+
 def _refusal(api: Api, namespace: str, names: Collection[str]) -> str:
-    return refusal_of(_events(api, namespace, "Job"), names)
-
-
-def _events(api: Api, namespace: str, kind: str) -> list[dict[str, Any]]:
-    path = path_of("Event", namespace)
-    events: list[dict[str, Any]] = api.call("GET", path, fieldSelector=f"involvedObject.kind={kind}")["items"]
-    return events
+    return refusal_of(list_events(api, namespace, kind="Job"), names)
 
 
 def _trouble(api: Api, namespace: str, names: ObjectNames, pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:

@@ -153,5 +153,12 @@ def list_pods(api: Api, namespace: str, names: ObjectNames) -> list[dict[str, An
     return pods
 
 
+def list_events(api: Api, namespace: str, **about: str) -> list[dict[str, Any]]:
+    """Return the events about some objects: `kind="Pod"`, or `uid`."""
+    selector = ",".join(f"involvedObject.{name}={value}" for name, value in about.items())
+    events: list[dict[str, Any]] = api.call("GET", path_of("Event", namespace), fieldSelector=selector)["items"]
+    return events
+
+
 def of_hosts(pods: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [pod for pod in pods if pod["metadata"]["labels"][Label.PART] == PodKind.HOST]

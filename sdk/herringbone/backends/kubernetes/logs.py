@@ -12,8 +12,10 @@ from __future__ import annotations
 import heapq
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from datetime import datetime, timezone
+from threading import Thread
 from typing import NamedTuple, Protocol
 
 from herringbone.backends.kubernetes.api import Api, path_of
@@ -23,6 +25,8 @@ from herringbone_contract.errors import HerringboneError, KubernetesError, Servi
 
 _NOT_YET = 400
 _GONE = 404
+# A read that takes longer goes on in the background.
+_PATIENCE_SECONDS = 5.0
 _LONG_AGO = datetime.fromtimestamp(0, timezone.utc)
 # Kubelets look at the sizes of logs every 10 s.
 _ROTATION_SECONDS = 10.0
@@ -86,12 +90,15 @@ class PodLog:
         self._missing: Iterator[bytes] | None = None
         self._until: int | None = None
         self._is_gone = False
-        # When the copy was last asked for lines behind those of the stream, and what was last said about this log.
+        # When the copy was last asked for lines behind those of the stream, and what was last reported as missing.
         self._asked_at = -_ROTATION_SECONDS
         self._reported = ""
 
-    def read(self) -> list[LogLine]:
-        """Return the whole lines since the last read; [] of a pod that has not started, or whose log is over."""
+    def read(self, *, is_last: bool = False) -> list[LogLine]:
+        """Return the whole lines since the last read; [] of a pod that has not started, or whose log is over.
+
+        Until the last read, a copy is asked again later that cannot be read, and of which no line is known to lack.
+        """
         while True:
             if self._missing is None:
                 if self._is_gone:
@@ -100,8 +107,12 @@ class PodLog:
                 if lines or self._missing is None:
                     return lines
             # A gap may have nothing but pieces of one long line, whose end is in the stream.
-            if lines := self._from_copy():
+            if lines := self._from_copy(is_last=is_last):
                 return lines
+
+    def notice(self, text: str) -> LogLine:
+        """Return a line about this log."""
+        return notice(self._host, self._time, f"the log of pod {self._pod} {text}")
 
     def _from_stream(self) -> list[LogLine]:
         since = {"sinceTime": f"{self._since[:19]}Z"} if self._since else {}
@@ -111,9 +122,6 @@ class PodLog:
             if error.status == _GONE:
                 self._is_gone = True
                 self._miss(None)
-            elif error.status is not None and error.transient:
-                # The API server answers, and the pod's kubelet does not: lines of other nodes go on.
-                return self._said(f"the node of pod {self._pod} does not answer; lines follow when it does")
             elif error.status != _NOT_YET:
                 raise
             return []
@@ -147,7 +155,7 @@ class PodLog:
     def _miss(self, until: int | None) -> None:
         self._until, self._missing = until, self._kept.lines(self._pod, self._host, self._next)
 
-    def _from_copy(self) -> list[LogLine]:
+    def _from_copy(self, *, is_last: bool) -> list[LogLine]:
         """Return the next lines that the stream lacks; what the copy lacks, too, is named once."""
         assert self._missing is not None
         missing, self._missing = self._missing, None
@@ -166,9 +174,11 @@ class PodLog:
                     return lines
         except HerringboneError as error:
             if is_transient(error):
-                # The next read asks the stream again, and comes back here.
+                # The next read asks the stream again, and comes back here. A pod that only starts, or just ends, runs
+                # no program that looks at the copy.
+                is_needed = is_last or self._is_gone or self._until is not None
                 self._is_gone = False
-                if not lines:
+                if is_needed and not lines:
                     raise
                 return lines
             why = str(error)
@@ -178,11 +188,8 @@ class PodLog:
 
     def _lost(self, why: str) -> list[LogLine]:
         numbers = f"from {self._next} on" if self._until is None else f"{self._next} to {self._until - 1}"
+        text = f"lines {numbers} of pod {self._pod} are missing: {why}"
         self._next, self._parts = self._until or self._next, b""
-        return self._said(f"lines {numbers} of pod {self._pod} are missing: {why}")
-
-    def _said(self, text: str) -> list[LogLine]:
-        """Return a line about the log, unless it is what was said last."""
         before, self._reported = self._reported, text
         return [] if text == before else [notice(self._host, self._time, text)]
 
@@ -198,52 +205,116 @@ class PodLog:
         return [marked_line(words, self._host, self._time)]
 
 
-class JobLogs:
-    """The `LogSource` of a job; `pods` returns the pods of its hosts that exist by now, each with its host.
+class _Reading:
+    """The log of one pod, each read in a thread of its own: a kubelet that is away must not delay the others."""
 
-    `all_pods` returns the number of pods that the job has had so far in all its attempts, from the names of those that
-    are known: the copies of those that are gone are looked for.
+    def __init__(self, log: PodLog) -> None:
+        self._log, self._lines = log, Future[list[LogLine]]()
+        self._is_asked = False
+        # Its lines are awaited no more, and a line has said so.
+        self.is_absent = False
+
+    def ask(self, *, is_last: bool) -> Future[list[LogLine]]:
+        """Begin a read, unless one has not come back yet; see `PodLog.read`."""
+        if not self._is_asked:
+            self._is_asked, lines = True, Future[list[LogLine]]()
+            self._lines = lines
+
+            def read() -> None:
+                try:
+                    lines.set_result(self._log.read(is_last=is_last))
+                except Exception as error:  # noqa: BLE001 - `take` raises it
+                    lines.set_exception(error)
+
+            # A daemon: the program may end while a connection to a node that is away hangs.
+            Thread(target=read, daemon=True).start()
+        return self._lines
+
+    def take(self) -> list[LogLine]:
+        """Return the lines that have come, or that there are none for now, once. Raises the errors of the whole job."""
+        if not self._lines.done():
+            return self._absent("its node does not answer")
+        self._is_asked = False
+        try:
+            lines = self._lines.result()
+        except KubernetesError as error:
+            # Without a status it is the API server that does not answer, unless it still waited for the kubelet.
+            if not error.transient or (error.status is None and not self.is_absent):
+                raise
+            return self._absent(str(error))
+        was_absent, self.is_absent = self.is_absent, False
+        return [self._log.notice("goes on"), *lines] if was_absent else lines
+
+    def _absent(self, why: str) -> list[LogLine]:
+        was_absent, self.is_absent = self.is_absent, True
+        return [] if was_absent else [self._log.notice(f"cannot be read now, and is asked again: {why}")]
+
+
+class JobLogs:
+    """The `LogSource` of a job.
+
+    `look` returns the pods that exist by now, each with its host, and the number of those that the job has had so far,
+    of all its attempts: the copies of those that are gone are looked for.
     """
 
     def __init__(
         self,
         api: Api,
         namespace: str,
-        pods: Callable[[], Sequence[tuple[str, str]]],
+        look: Callable[[], tuple[Sequence[tuple[str, str]], int]],
         kept: KeptLogs | None = None,
-        all_pods: Callable[[Iterable[str]], int] = lambda _: 0,
+        *,
+        patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        self._api, self._namespace, self._pods = api, namespace, pods
+        self._api, self._namespace, self._look = api, namespace, look
         self._kept: KeptLogs = kept or NoKeptLogs()
-        self._all_pods = all_pods
+        self._patience = patience
         # The number of pods at the last look for copies.
         self._looked_at = 0
-        self._logs: dict[str, PodLog] = {}
+        self._logs: dict[str, _Reading] = {}
 
     def read(self) -> list[LogLine]:
-        self._add(self._pods())
-        notices: list[LogLine] = []
-        if (expected := self._all_pods(self._logs)) > max(len(self._logs), self._looked_at):
-            try:
-                self._add(self._kept.pods())
-            except HerringboneError as error:
-                if is_transient(error):
-                    raise
-                notices.append(notice("job", _LONG_AGO, f"logs of pods that are gone cannot be read: {error}"))
-            self._looked_at = expected
-        return list(heapq.merge(notices, *(log.read() for log in self._logs.values()), key=lambda line: line.time))
+        return self._read(is_last=False)
 
     def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - a pod that is over has all
-        while lines := self.read():
+        # A read that has not come back yet began before the end.
+        yield self._read(is_last=True)
+        while lines := self._read(is_last=True):
             yield lines
 
     def close(self) -> None:
         pass
 
+    def _read(self, *, is_last: bool) -> list[LogLine]:
+        pods, expected = self._look()
+        self._add(pods)
+        batches: list[list[LogLine]] = []
+        if expected > max(len(self._logs), self._looked_at):
+            try:
+                self._add(self._kept.pods())
+            except HerringboneError as error:
+                if is_transient(error):
+                    raise
+                batches.append([notice("job", _LONG_AGO, f"logs of pods that are gone cannot be read: {error}")])
+            self._looked_at = expected
+        asked = [(log, log.ask(is_last=is_last)) for log in self._logs.values()]
+        wait([lines for log, lines in asked if is_last or not log.is_absent], timeout=self._patience)
+        refusals: list[HerringboneError] = []
+        for log, _ in asked:
+            try:
+                batches.append(log.take())
+            except HerringboneError as error:
+                refusals.append(error)
+        lines = list(heapq.merge(*batches, key=lambda line: line.time))
+        # Lines that were read come first; the next read meets the refusal again.
+        if refusals and not lines:
+            raise refusals[0]
+        return lines
+
     def _add(self, pods: Sequence[tuple[str, str]]) -> None:
         for pod, host in pods:
             if pod not in self._logs:
-                self._logs[pod] = PodLog(self._api, self._namespace, pod, host, self._kept)
+                self._logs[pod] = _Reading(PodLog(self._api, self._namespace, pod, host, self._kept))
 
 
 def is_transient(error: HerringboneError) -> bool:

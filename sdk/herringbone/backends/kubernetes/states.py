@@ -56,6 +56,8 @@ _IMAGE_REMEDY = "check image_uri and image_pull_secrets"
 _OTHER_REMEDY = "`kubectl describe pod {}` has its events"
 _KILLED, _NO_PROGRAM = 137, 127
 _NO_PROGRAM_REMEDY = "image_uri: it has no `train` or python3; `herringbone images build` makes one that has"
+# The reason of an event: a node fetches an image.
+PULLING = "Pulling"
 _FIRST = Ledger()
 DELETED = "its pod was deleted, as `kubectl delete pod` and a drain of its node do"
 _OUT_OF_MEMORY = "out of memory: ask for more (kubernetes={'memory': ...})"
@@ -96,6 +98,20 @@ def refusal_of(events: Sequence[Mapping[str, Any]], names: Collection[str]) -> s
     return "" if newest is None else f"no pod is made: {newest['message']}"
 
 
+def delay_of(events: Sequence[Mapping[str, Any]], pod: str) -> str:
+    """Return the cluster's last words about a pod that only starts; "" without any.
+
+    Kubelets repeat what fails, in other words from time to time: those count that came most often.
+    """
+    about = [each for each in events if each["involvedObject"]["name"] == pod]
+    newest = max(about, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime")), default=None)
+    if newest is not None and newest["type"] == "Warning":
+        newest = max((each for each in about if each["type"] == "Warning"), key=lambda each: each.get("count") or 1)
+    elif newest is None or newest["reason"] != PULLING:
+        return ""
+    return f"{newest['reason']}: {newest['message']}"
+
+
 def pod_state(pod: Mapping[str, Any]) -> PodState:
     """Return the state of a pod, as the API server describes it."""
     metadata, status = pod["metadata"], pod.get("status", {})
@@ -123,25 +139,6 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     if unscheduled is not None:
         return state._replace(why=unscheduled.get("message") or unscheduled.get("reason", ""))
     return state._replace(phase="starting" if state.node else "waiting")
-
-
-def with_warnings(states: Sequence[PodState], events: Sequence[Mapping[str, Any]]) -> list[PodState]:
-    """Return the states in which hosts that do not run yet have the cluster's last warning, as of a mount that fails.
-
-    `events` are those about pods.
-    """
-    ordered = sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime")))
-    warned = {
-        each["involvedObject"].get("uid"): f"{each['reason']}: {each.get('message', '')}"
-        for each in ordered
-        if each.get("type") == "Warning"
-    }
-    return [
-        state
-        if state.why or state.phase not in ("waiting", "starting")
-        else state._replace(why=warned.get(state.uid, ""))
-        for state in states
-    ]
 
 
 def host_states(pods: Sequence[Mapping[str, Any]], hosts: Sequence[str], ledger: Ledger, now: float) -> list[PodState]:

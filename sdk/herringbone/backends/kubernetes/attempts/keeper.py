@@ -31,6 +31,7 @@ from herringbone.backends.kubernetes.ledger import (
     Ledger,
     Noted,
     delete,
+    list_events,
     parse_ledger,
     read_owner,
     save,
@@ -161,9 +162,7 @@ class JobKeeper:
         if not state.lost or (state.is_seen and state.leaving is None):
             return state
         if state.uid not in self._losses:
-            events = self._api.call(
-                "GET", path_of("Event", self._namespace), fieldSelector=f"involvedObject.uid={state.uid}"
-            )["items"]
+            events = list_events(self._api, self._namespace, uid=state.uid)
             pod = next((pod for pod in pods if pod["metadata"].get("uid") == state.uid), None)
             self._losses[state.uid] = state.ended or self._clock(), why_it_went(state, pod, events)
         seen, words = self._losses[state.uid]

@@ -16,10 +16,10 @@ from typing import Any
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.claims import Place, is_claim, literal, parse_place
 from herringbone.backends.kubernetes.execution import Execution
-from herringbone.backends.kubernetes.ledger import CONFLICT, NOT_FOUND, owner_uid
+from herringbone.backends.kubernetes.ledger import CONFLICT, NOT_FOUND, list_events, owner_uid
 from herringbone.backends.kubernetes.names import JOB_NAME, ObjectNames, PodKind, namespace_of
 from herringbone.backends.kubernetes.pods import CONTAINER, RESTRICTED, template_of
-from herringbone.backends.kubernetes.states import PodState, pod_state, refusal_of
+from herringbone.backends.kubernetes.states import PULLING, PodState, delay_of, pod_state, refusal_of
 from herringbone.plan.plan import JobPlan
 from herringbone.system.attached import STDOUT
 from herringbone_contract.errors import KubernetesError, RequestError
@@ -53,7 +53,6 @@ _PAUSE_SECONDS = 0.5
 SILENCE_SECONDS = 120.0
 _SHOWN_BYTES = 1_000
 _SIGNAL = 128
-_MOUNT_REASONS = ("FailedMount", "FailedAttachVolume")
 
 
 def reader_job(plan: JobPlan, owner: str) -> dict[str, Any]:
@@ -250,21 +249,14 @@ class Reader:
     def _obstacle(self, state: PodState | None, elapsed: float) -> str:
         """Return why the pod will not run, in the cluster's own words; "" while it may."""
         if state is None:
-            return refusal_of(self._events("Job"), {_name(self._names)})
+            return refusal_of(list_events(self._api, self._namespace, kind="Job"), {_name(self._names)})
         if state.phase == "over":
             return f"it ended at once with exit code {state.exit_code}: {state.why}"
         if state.stuck:
             return state.why
         if elapsed > _MOUNT_SECONDS:
-            events = [each for each in self._events("Pod") if each["involvedObject"]["name"] == state.pod]
-            mounts = [str(each["message"]) for each in events if each["reason"] in _MOUNT_REASONS]
-            if mounts:
-                return f"a claim cannot be mounted: {mounts[-1]}"
-            if state.why:
-                return state.why
+            why = state.why or delay_of(list_events(self._api, self._namespace, kind="Pod"), state.pod)
+            # An image on its way may still come.
+            if why and not why.startswith(PULLING):
+                return why
         return f"not within {self._start_seconds:.0f} s" if elapsed > self._start_seconds else ""
-
-    def _events(self, kind: str) -> list[dict[str, Any]]:
-        path = path_of("Event", self._namespace)
-        items: list[dict[str, Any]] = self._api.call("GET", path, fieldSelector=f"involvedObject.kind={kind}")["items"]
-        return items
