@@ -29,6 +29,7 @@ class LocalApi:
             name = f"{path}/{body['metadata']['name']}"
             if name in self.objects:
                 raise KubernetesError("exists", status=409)
+            body["metadata"].setdefault("uid", "a-uid")
             self.objects[name] = body
             self.made += 1
             self._on_job(self, body)

@@ -31,7 +31,7 @@ def config_map(folder, name: str, created: str) -> dict[str, Any]:
     plan = kubernetes_plan(folder, name=name, environment={"TOKEN": "hush"})
     made = owner(plan, context_of(plan))
     assert made["metadata"]["annotations"] == {JOB_NAME: name}
-    return {**made, "metadata": {**made["metadata"], "creationTimestamp": created}}
+    return {**made, "metadata": {**made["metadata"], "creationTimestamp": created, "uid": f"uid-of-{name}"}}
 
 
 def test_jobs_of_others_get_rows_and_known_ones_keep_theirs(tmp_path):
@@ -41,7 +41,7 @@ def test_jobs_of_others_get_rows_and_known_ones_keep_theirs(tmp_path):
     assert backend.find_jobs("k8s:team-a") == ["New-1", "old"]
     row = backend._index.get("New-1")
     assert (row.created, row.hosts, row.status) == (2.0, 2, "InProgress")
-    assert json.loads(row.service or "") == {"context": None, "namespace": "team-a", "attempt": 1}
+    assert json.loads(row.service or "") == {"context": None, "namespace": "team-a", "uid": "uid-of-New-1"}
     assert "hush" not in row.plan
     backend._index.update("New-1", status="Completed")
     backend.find_jobs("k8s:team-a")

@@ -25,7 +25,7 @@ from herringbone.backends.kubernetes import review
 from herringbone.backends.kubernetes.api import Api, Cluster, path_of
 from herringbone.backends.kubernetes.attempts.orders import clean_up, stop_hosts
 from herringbone.backends.kubernetes.data.claim_results import Results, RunningLogs
-from herringbone.backends.kubernetes.data.found import jobs_in
+from herringbone.backends.kubernetes.data.found import is_same, jobs_in
 from herringbone.backends.kubernetes.data.packing import (
     fetch_part,
     model_column,
@@ -34,7 +34,7 @@ from herringbone.backends.kubernetes.data.packing import (
     repack_results,
     results_address,
 )
-from herringbone.backends.kubernetes.data.parts import remove_parts, send_parts
+from herringbone.backends.kubernetes.data.parts import clear_parts, send_parts, take_back_parts
 from herringbone.backends.kubernetes.data.reader import Reader
 from herringbone.backends.kubernetes.files import job_files
 from herringbone.backends.kubernetes.job_columns import log_pods, look, num_log_pods
@@ -58,7 +58,7 @@ from herringbone.backends.kubernetes.names import (
     settings_of,
 )
 from herringbone.backends.kubernetes.objects import attempt_objects, controller, job_objects, owner
-from herringbone.backends.kubernetes.pods import PARTS_FOLDER, PodContext, has_parts
+from herringbone.backends.kubernetes.pods import PodContext, has_parts
 from herringbone.backends.kubernetes.states import PodState, host_states
 from herringbone.backends.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.backends.own_hosts import OwnHostsBackend
@@ -72,7 +72,6 @@ from herringbone.system.polling import Pace
 from herringbone.system.progress import Progress
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import (
-    HerringboneError,
     JobNameError,
     JobNotFoundError,
     KubernetesError,
@@ -92,8 +91,6 @@ if TYPE_CHECKING:
 _PACE = Pace(shortest=0.5, longest=5.0, slower=1.3, jitter=0.25)
 _ASK_SECONDS = 0.5
 _KILL_SECONDS = 30.0
-# A caller that waits for a job's end waits for the removal of its code, too.
-_CLEAN_SECONDS = 30.0
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 _END_COLUMNS = ("status", "secondary_status", "started", "ended", "failure", "model")
 _NOT_YET = "is not in this release yet for jobs on Kubernetes"
@@ -141,12 +138,12 @@ class KubernetesBackend(OwnHostsBackend):
             raise UnsupportedError(f"kubernetes: workload: submitting a trainjob {_NOT_YET}; `plan` shows it")
         namespace, api = namespace_of(plan), self._cluster(settings.context)
         context = self._context(plan)
-        service = json.dumps({"context": settings.context, "namespace": namespace})
+        service = {"context": settings.context, "namespace": namespace}
         # Before the row: files that are too large refuse the job.
         with job_files(plan, os.urandom(32), exclude=self._home.path) as (plan, files, parts):
             # The request has a pod of each host, which is too much for a row.
             plan = msgspec.structs.replace(plan, request=None)
-            with claim(plan, self.name, self._home, service=service) as job:
+            with claim(plan, self.name, self._home, service=json.dumps(service)) as job:
                 job.make_folder()
                 self._home.job(plan.job_name).logs.mkdir()
                 made = self._create_owner(api, plan, context)
@@ -157,14 +154,16 @@ class KubernetesBackend(OwnHostsBackend):
                     keeper = [controller(plan, context)] if settings.service_account else []
                     for each in (*attempt_objects(plan, context, files), *keeper):
                         api.call("POST", path_of(each["kind"], namespace), each)
-                    self._index.update(plan.job_name, client=None)
+                    # Another job of this name may follow in the namespace.
+                    service |= {"uid": context.owner}
+                    self._index.update(plan.job_name, client=None, service=json.dumps(service))
                 except BaseException:
-                    with contextlib.suppress(KubernetesError, RequestError):
+                    try:
                         if parts:
-                            # Without a reader that runs, nothing was sent.
-                            remove_parts(Reader(api, plan, start_seconds=0.0))
-                    with contextlib.suppress(KubernetesError):
-                        delete(api, "ConfigMap", namespace, context.names.job)
+                            take_back_parts(api, plan)
+                    finally:
+                        with contextlib.suppress(KubernetesError):
+                            delete(api, "ConfigMap", namespace, context.names.job)
                     raise
 
     def find(self, name: str, session: object = None) -> None:
@@ -186,12 +185,12 @@ class KubernetesBackend(OwnHostsBackend):
         for record in records:
             if record.name not in known:
                 self._index.add(record)
-            elif not _is_same(known[record.name], record):
+            elif not is_same(known[record.name], record):
                 Console(sys.stderr).say(
                     f"{record.name}: left out: this machine has another job of that name; "
                     f"`herringbone rm {record.name}` removes it here"
                 )
-        return [one.name for one in records if _is_same(known.get(one.name, one), one)]
+        return [one.name for one in records if is_same(known.get(one.name, one), one)]
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -202,7 +201,7 @@ class KubernetesBackend(OwnHostsBackend):
         api, namespace, names = self._place(record)
         pods = list_pods(api, namespace, names)
         self._asked[name] = time.monotonic()
-        stored = read_owner(api, namespace, names.job)
+        stored = self._owner_of(record)
         if stored is None:
             if record.client is not None:
                 return settle(self._index, name, client_died("the cluster had the job"))
@@ -211,9 +210,9 @@ class KubernetesBackend(OwnHostsBackend):
             )
         if record.client is not None and self._is_unfinished(record, parse_ledger(stored)):
             # A client that was killed before it had made all hosts. Only the owner's reader reaches what it has sent.
-            self._remove_parts(record)
+            stays, died = clear_parts(api, parse_plan(record.plan_dict)), client_died("the cluster had the job")
             delete(api, "ConfigMap", namespace, names.job)
-            return settle(self._index, name, client_died("the cluster had the job"))
+            return settle(self._index, name, died._replace(message="; ".join(filter(None, (died.message, stays)))))
         columns = look(api, namespace, record, stored, pods)
         record = settle(self._index, name, {"client": None, **columns, **model_column(pods, columns, record)})
         if record.done:
@@ -221,7 +220,7 @@ class KubernetesBackend(OwnHostsBackend):
             clean_up(api, namespace, names, pods, is_set=_is_set(record))
             with contextlib.suppress(KubernetesError):
                 note_end(api, namespace, names.job, {column: getattr(record, column) for column in _END_COLUMNS})
-            self._remove_parts(record)
+            clear_parts(api, parse_plan(record.plan_dict))
         return record
 
     def logs(self, name: str) -> LogSource:
@@ -261,12 +260,21 @@ class KubernetesBackend(OwnHostsBackend):
         self.stop(name, 0)
 
     def forget(self, record: JobRecord) -> str:
-        stays = self._remove_parts(record)
         try:
             api, namespace, names = self._place(record)
-            delete(api, "ConfigMap", namespace, names.job)
+            plan, is_there = parse_plan(record.plan_dict), self._owner_of(record) is not None
+            if not is_there and has_parts(plan):
+                # Of an interrupted submission. Without an owner, no pod can look into the claim.
+                self._create_owner(api, plan, self._context(plan))
+                is_there = True
+            stays = clear_parts(api, plan)
+            if is_there:
+                delete(api, "ConfigMap", namespace, names.job)
         except KubernetesError as error:
             return f"the job's objects stay in the cluster: {error}"
+        except JobNameError:
+            # Another job has the name by now, and the folder in the claim.
+            return ""
         return stays
 
     def repack(self, name: str, say: Callable[[str], None]) -> Path:
@@ -334,16 +342,6 @@ class KubernetesBackend(OwnHostsBackend):
         stop_hosts(api, namespace, names, grace, is_set=_is_set(record))
         self._asked.pop(record.name, None)
 
-    def _remove_parts(self, record: JobRecord) -> str:
-        """Remove code and channels from the job's results, and return what stays there, in words."""
-        if not has_parts(plan := parse_plan(record.plan_dict)):
-            return ""
-        try:
-            remove_parts(Reader(self._place(record)[0], plan, start_seconds=_CLEAN_SECONDS))
-        except HerringboneError as error:
-            return f"the job's code stays in {plan.options.output_path}/{record.name}/{PARTS_FOLDER}: {error}"
-        return ""
-
     def _hosts_pods(self, record: JobRecord) -> dict[str, PodState | None]:
         """Return the pod of each host in the present attempt, None for a host without one."""
         api, namespace, names = self._place(record)
@@ -363,6 +361,12 @@ class KubernetesBackend(OwnHostsBackend):
         found = api.call("GET", path_of(kind, namespace), **label_query(names.labels()))["items"]
         return not {each["metadata"]["name"] for each in found} >= wanted
 
+    def _owner_of(self, record: JobRecord) -> dict[str, Any] | None:
+        """Return the job's ConfigMap; None when it is gone, also where another job has its name by now."""
+        api, namespace, names = self._place(record)
+        stored, uid = read_owner(api, namespace, names.job), json.loads(record.service or "{}").get("uid")
+        return None if stored is None or uid not in (None, stored["metadata"]["uid"]) else stored
+
     def _place(self, record: JobRecord) -> tuple[Api, str, ObjectNames]:
         service = json.loads(record.service or "{}")
         if "namespace" not in service:
@@ -377,9 +381,3 @@ class KubernetesBackend(OwnHostsBackend):
 
 def _is_set(record: JobRecord) -> bool:
     return (record.plan_dict["options"].get("kubernetes") or {}).get("workload") == "jobset"
-
-
-def _is_same(known: JobRecord, found: JobRecord) -> bool:
-    """Report whether a row of the index is that of a job that was found in a namespace."""
-    place = json.loads(known.service or "{}").get("namespace")
-    return known.backend == found.backend and place == json.loads(found.service or "{}")["namespace"]

@@ -39,7 +39,14 @@ def _row(item: Mapping[str, Any], namespace: str, context: str | None) -> JobRec
             created=datetime.fromisoformat(item["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp(),
             hosts=len(plan["hosts"]),
             # Of this machine's kubeconfig: the submitter's contexts may have other names.
-            service=json.dumps({"context": context, "namespace": namespace, "attempt": int(data["attempt"])}),
+            service=json.dumps({"context": context, "namespace": namespace, "uid": item["metadata"]["uid"]}),
         )
     except (KeyError, TypeError, ValueError, JobNameError):
         return None
+
+
+def is_same(known: JobRecord, found: JobRecord) -> bool:
+    """Report whether a row of the index is that of a job that was found in a namespace."""
+    place, there = json.loads(known.service or "{}"), json.loads(found.service or "{}")
+    is_there = known.backend == found.backend and place.get("namespace") == there["namespace"]
+    return is_there and place.get("uid", there["uid"]) == there["uid"]
