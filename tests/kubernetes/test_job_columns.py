@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from herringbone.backends.kubernetes import backend
 from herringbone.backends.kubernetes.backend import KubernetesBackend
 from herringbone.backends.kubernetes.events import AttemptEvents
 from herringbone.backends.kubernetes.job_columns import look
@@ -137,10 +138,10 @@ def test_a_stop_needs_no_controller(tmp_path):
 def described_by(cluster: FakeCluster, folder: Any, **kubernetes: Any) -> JobRecord:
     """Return the row of a job after a look at it; its client is dead, and has not written that all objects exist."""
     plan = kubernetes_plan(folder, kubernetes=kubernetes, max_retry_attempts=3)
-    backend = KubernetesBackend(Home(folder / "home"), {}, connect=lambda _: cluster)  # type: ignore[arg-type,return-value]
-    backend._home.make()
+    jobs = KubernetesBackend(Home(folder / "home"), {}, connect=lambda _: cluster)  # type: ignore[arg-type,return-value]
+    jobs._home.make()
     values = {"plan": json.dumps(plan.to_dict()), "service": '{"context": null, "namespace": "team-a"}'}
-    backend._index.add(
+    jobs._index.add(
         JobRecord(
             name="digits",
             backend="kubernetes",
@@ -150,7 +151,7 @@ def described_by(cluster: FakeCluster, folder: Any, **kubernetes: Any) -> JobRec
             **values,
         )
     )
-    return backend.describe("digits")
+    return jobs.describe("digits")
 
 
 def jobs_of(cluster: FakeCluster, ending: str) -> list[str]:
@@ -160,7 +161,7 @@ def jobs_of(cluster: FakeCluster, ending: str) -> list[str]:
 def test_a_client_that_died_before_it_had_made_all_hosts_leaves_nothing(tmp_path, monkeypatch):
     cluster, swept = cluster_of(tmp_path), []
     # What it has sent into the claim is reached while the owner exists.
-    monkeypatch.setattr(KubernetesBackend, "_remove_parts", lambda *_: swept.append(len(cluster.of("ConfigMap"))))
+    monkeypatch.setattr(backend, "clear_parts", lambda *_: swept.append(len(cluster.of("ConfigMap"))))
     del cluster.objects[jobs_of(cluster, "algo-2")[0]]
     record = described_by(cluster, tmp_path, **ACCOUNT)
     assert record.status == "Failed"
