@@ -110,6 +110,7 @@ class HostVariable:
     # container) that gives one line of JSON, {"environment": {...}, "key": "<hexadecimal>"}. Then it is the lifeline.
     PRIVATE = "HERRINGBONE_PRIVATE_FD"
     # With PRIVATE: "1" for a standby, a host that waits for its line; without a line it ends as if it had never been.
+    # "off" in a user's environment: no standby is started.
     STANDBY = "HERRINGBONE_STANDBY"
     # The beginning of the files in which a host keeps its ranks' start messages, from which its standby prepares.
     STARTS = "HERRINGBONE_STARTS"

@@ -18,7 +18,7 @@ def main() -> NoReturn:
 
     inherited.keep_descriptors(os.environ)
     # Before our own heavy imports, so that both processes import at the same time.
-    if HostVariable.STANDBY in os.environ:
+    if os.environ.get(HostVariable.STANDBY) == "1":
         # Most hosts are none, and never need this module.
         from herringbone_entry.ranks.ahead import standby
 

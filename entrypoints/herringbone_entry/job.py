@@ -60,7 +60,7 @@ def run(environ: MutableMapping[str, str], prewarmed: Sequence[PrewarmedRank] = 
         private = read_private(environ)
         if private is not None:
             environ.update(private.environment)
-        if HostVariable.STANDBY in environ:
+        if environ.get(HostVariable.STANDBY) == "1":
             from herringbone_entry.ranks.ahead import standby
 
             standby.wake(prewarmed)
@@ -141,7 +141,7 @@ class Job:
         return code
 
     def _prepare(self) -> None:
-        if HostVariable.STANDBY in self._host.environ:
+        if self._host.environ.get(HostVariable.STANDBY) == "1":
             self._context.log("this attempt begins in a standby, whose ranks' Pythons run already")
         prepared = prepare(self._host, self._context.log)
         # Ranks start in this folder. Our own modules are imported by now, so none of the user's can hide one.

@@ -51,7 +51,7 @@ def read_private(environ: Mapping[str, str]) -> Private | None:
         descriptor = _move(int(number))
         line, rest = _line(descriptor)
     except (OSError, ValueError) as error:
-        if HostVariable.STANDBY in environ:
+        if environ.get(HostVariable.STANDBY) == "1":
             raise NeverStarted from None
         raise ContractError(f"{HostVariable.PRIVATE}={number} cannot be read: {error}") from error
     try:

@@ -121,7 +121,11 @@ class Processes(Site):
         self._host_configs = config["hosts"]
         self._run_folder = config["run_folder"]
         self.hosts = [ProcessHost(host, LogFile(f"{config['logs']}/{host['name']}.log")) for host in self._host_configs]
-        self._standbys = Standbys(self._run_folder, self._start_standby) if config["retries"] else None
+        self._retries = config["retries"]
+        is_wanted = bool(self._retries) and processes["environment"].get(HostVariable.STANDBY) != "off"
+        # Only Linux shows what a standby needs to know of itself.
+        is_wanted = is_wanted and sys.platform == "linux"
+        self._standbys = Standbys(self._run_folder, self._start_standby) if is_wanted else None
 
     def start(self) -> None:
         # Before the first host: an orphan of a supervisor that was killed earlier would belong to init, for good.
@@ -138,7 +142,8 @@ class Processes(Site):
                 standby, secret, self._environment(host).get(HostVariable.REMOTE_KEY)
             ):
                 self._start_host(host, self._environment(host), secret)
-        if self._standbys is not None:
+        # The last attempt needs none.
+        if self._standbys is not None and len(self.failed_attempts) < self._retries:
             self._standbys.begin(self.hosts)
 
     def _start_host(self, host: ProcessHost, environment: dict[str, str], secret: bytes) -> None:

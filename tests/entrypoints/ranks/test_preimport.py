@@ -151,7 +151,12 @@ PASSES = "import os\nREAD = {name for name, value in os.environ.items() if value
         (
             "from socket import getaddrinfo\n",
             {"HERRINGBONE_HOST_NAMES": "{}"},
-            "`import slow` imports slow, which has socket's functions under names of its own",
+            "`import slow` imports slow.getaddrinfo, which a rank replaces when its script starts",
+        ),
+        (
+            "from os import _exit as leave\n",
+            {},
+            "`import slow` imports slow.leave, which a rank replaces when its script starts",
         ),
     ],
 )

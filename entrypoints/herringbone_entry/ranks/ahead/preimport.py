@@ -20,7 +20,7 @@ import signal
 import sys
 import weakref
 from collections.abc import Mapping
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
 from herringbone_entry.channel import attach
@@ -37,6 +37,8 @@ _OWN_NAMES = (
 )
 # Functions that a rank replaces where names of hosts have to be resolved (`host_names`).
 _RESOLVERS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex")
+# The rank's own program, which keeps the original.
+_RANK = "herringbone_entry.ranks.rank"
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel")
 
 
@@ -61,7 +63,7 @@ def until_start(wire: Wire, order: Message) -> Message:
         message = wire.wait()
     except EOFError:
         os._exit(0)
-    if why := imported.differs(message["environment"]):
+    if why := imported.differs(message["environment"], message["secrets"]):
         wire.send({"kind": "preimported", "count": 0, "why": why})
         _execute_anew(wire, [message], first)
     return {**message, "environment": imported.settle(message["environment"])}
@@ -107,8 +109,8 @@ class _Imports:
                     raise Unfit(guard.hit or f"`{statement}` changes more of this process than its modules")
                 if late := _hooked_elsewhere():
                     raise Unfit(f"`{statement}` imports {late}, which Herringbone completes when a script imports it")
-                if "HERRINGBONE_HOST_NAMES" in baseline and (bound := _binds_resolvers()):
-                    raise Unfit(f"`{statement}` imports {bound}, which has socket's functions under names of its own")
+                if bound := _binds_replaced(with_resolvers="HERRINGBONE_HOST_NAMES" in baseline):
+                    raise Unfit(f"`{statement}` imports {bound}, which a rank replaces when its script starts")
                 number += 1
         except Unfit as unfit:
             raise Unfit(unfit.args[0], number) from None
@@ -123,10 +125,12 @@ class _Imports:
         self._first = first
         gc.collect()
 
-    def differs(self, environment: Mapping[str, str]) -> str:
+    def differs(self, environment: Mapping[str, str], secrets: Mapping[str, str] = MappingProxyType({})) -> str:
         """Say which variable makes a fresh rank's imports other ones; "" for none."""
         new = self._new(environment)
         changed = [name for name in {**self._expected, **new} if self._expected.get(name) != new.get(name)]
+        # Each is set to another descriptor, behind the imports.
+        changed += secrets
         for name in sorted(changed):
             if name in self._reads.names or name in self._reads.kept():
                 return f"an imported module has read {name}, which is another one now"
@@ -179,15 +183,16 @@ def _hooked_elsewhere() -> str:
     return next((name for name in import_hooks.names() if name in sys.modules and not name.startswith("torch.")), "")
 
 
-def _binds_resolvers() -> str:
-    """Return an imported module that has bound a function that a rank replaces; "" for none."""
+def _binds_replaced(*, with_resolvers: bool) -> str:
+    """Return a name by which an imported module has a function that a rank replaces at its start; "" for none."""
     import socket
 
-    resolvers = [getattr(socket, name) for name in _RESOLVERS]
+    replaced = [os._exit, *(getattr(socket, name) for name in _RESOLVERS if with_resolvers)]
     for name, module in list(sys.modules.items()):
-        values = list(vars(module).values()) if isinstance(module, ModuleType) else []
-        if name not in ("socket", "_socket") and any(value is each for each in resolvers for value in values):
-            return name
+        if isinstance(module, ModuleType) and name not in ("os", "posix", "socket", "_socket", __name__, _RANK):
+            for member, value in list(vars(module).items()):
+                if any(value is each for each in replaced):
+                    return f"{name}.{member}"
     return ""
 
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from herringbone_entry.ranks.prewarm import PrewarmedRank
 
 _LOWEST_PRIORITY = 19
-# Bits of /proc/self/status: a process with CAP_SYS_NICE, or with a limit of at least 20, may raise its priority again.
+# The priority of this process before it lowered it; empty where it could not raise it again.
+_priorities: list[int] = []
+# A bit of /proc/self/status, and the limit of a priority of 0: with one of them a process may raise its priority again.
 _CAP_SYS_NICE, _NICE_LIMIT = 23, 20
 
 
@@ -33,8 +35,10 @@ def record(starts: str, number: int, message: Message, python: str) -> None:
     """Keep the start message of this host's rank of that number for its standby; secrets are left out."""
     kept = {name: value for name, value in message.items() if name not in ("secrets", "listen")}
     # A full disk costs the next start its time.
-    with contextlib.suppress(OSError), open(os.open(f"{starts}{number}", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:  # noqa: PTH123 - as fast as can be
-        json.dump({**kept, "python": python}, file)
+    with contextlib.suppress(OSError):
+        descriptor = os.open(f"{starts}{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({**kept, "python": python}, file)
 
 
 def start(environ: Mapping[str, str]) -> list[PrewarmedRank]:
@@ -45,6 +49,7 @@ def start(environ: Mapping[str, str]) -> list[PrewarmedRank]:
     if not is_possible(environ):
         return []
     if _may_raise_priority():
+        _priorities.append(os.getpriority(os.PRIO_PROCESS, 0))
         os.nice(_LOWEST_PRIORITY)
     ranks: list[PrewarmedRank] = []
     starts = Path(environ[HostVariable.STARTS])
@@ -60,11 +65,13 @@ def start(environ: Mapping[str, str]) -> list[PrewarmedRank]:
 
 
 def wake(ranks: Sequence[PrewarmedRank]) -> None:
-    """Give this process and its ranks the priority of others; also threads that libraries have started."""
+    """Give this process and its ranks their priority back; also threads that libraries have started."""
+    if not _priorities:
+        return
     for pid in [os.getpid(), *(rank.pid for rank in ranks)]:
         with contextlib.suppress(OSError):
             for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), _priorities[0])
 
 
 def _may_raise_priority() -> bool:
@@ -74,6 +81,6 @@ def _may_raise_priority() -> bool:
         lines = Path("/proc/self/status").read_text().splitlines()
         capabilities = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
         if int(capabilities, 16) >> _CAP_SYS_NICE & 1:
-            return os.getpriority(os.PRIO_PROCESS, 0) == 0
+            return True
     limit = getattr(resource, "RLIMIT_NICE", None) if sys.platform == "linux" else None
-    return limit is not None and resource.getrlimit(limit)[0] >= _NICE_LIMIT and os.getpriority(os.PRIO_PROCESS, 0) == 0
+    return limit is not None and resource.getrlimit(limit)[0] >= _NICE_LIMIT
