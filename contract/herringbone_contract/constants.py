@@ -140,6 +140,8 @@ class HostVariable:
     CHECK_REPLICAS = "HERRINGBONE_CHECK_REPLICAS"
     # The path of the socket at which the host's holder keeps checkpoints in memory; absent without one.
     HOLDER = "HERRINGBONE_CHECKPOINT_HOLDER"
+    # After how many steps a training saves into memory, where the user has said so.
+    MEMORY_STEPS = "HERRINGBONE_CHECKPOINT_MEMORY_STEPS"
 
 
 # The file that makes a checkpoint complete, on disk and in memory.

@@ -3,9 +3,9 @@
     rank -> holder    {"do": "room"}                               -> {"busy", "copied", "free"}   bytes are free
                       {"do": "put", save, step, name} + memfd      -> {}           sealed: its bytes cannot change
                       {"do": "list"}                               -> {} + memfd   of JSON: [[save, step, name], ...]
-                      {"do": "get", save, name}                    -> {} + memfd   from wherever a holder has it
-                      {"do": "keep", save, step, names}            -> {}           drops all other saves
-    every answer may be {"error"} instead
+                      {"do": "get", save, name, hosts}             -> {} + memfd   its own, or of a holder of `hosts`
+                      {"do": "keep", save, step, names}            -> {}           drops all other saves; names: hosts
+    every answer may be {"error"} instead. `names` of a `keep` are this host's files, each with the hosts that have it
 
 A save is whole once a holder has its manifest. Whoever asks for a save to be kept has resumed from it; `keep` of no
 save forgets everything. Linux alone has sealed memfds, and packets in order over Unix sockets.
@@ -125,7 +125,7 @@ def ask(path: str, message: Mapping[str, Any], descriptor: int | None = None) ->
     """Send the holder at `path` a message, and return its answer. Raises `HolderError`."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            connection.settimeout(_FETCH_SECONDS if message["do"] in ("list", "get", "keep") else _ANSWER_SECONDS)
+            connection.settimeout(_FETCH_SECONDS if message["do"] in ("get", "keep") else _ANSWER_SECONDS)
             connection.connect(path)
             send(connection, message, descriptor)
             answer = receive(connection)
@@ -145,4 +145,4 @@ def ask(path: str, message: Mapping[str, Any], descriptor: int | None = None) ->
 def forget(path: str) -> None:
     """Have the holder at `path` forget all that it holds; a holder that is gone holds nothing."""
     with contextlib.suppress(HolderError):
-        ask(path, {"do": "keep", "save": "", "step": 0, "names": []})
+        ask(path, {"do": "keep", "save": "", "step": 0, "names": {}})

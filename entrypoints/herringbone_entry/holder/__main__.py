@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from herringbone_contract.constants import CHECKPOINT_MANIFEST
 from herringbone_contract.memory import link
 from herringbone_entry.channel.unix_socket import listen
 from herringbone_entry.holder.peers import Peers, accepted, job_key, listening
@@ -130,40 +131,35 @@ class Holder:
         if do == "list":
             return {}, self._listing()
         if do == "get" and link.is_save(save) and link.is_name(message.get("name")):
-            return {}, self._get(str(save), str(message["name"]))
-        if do == "keep" and isinstance(message.get("names"), list):
-            self._keep(str(save), {name for name in message["names"] if link.is_name(name)}, int(message["step"]))
+            return {}, self._get(str(save), str(message["name"]), list(message["hosts"]))
+        if do == "keep" and isinstance(message.get("names"), dict):
+            self._keep(str(save), int(message["step"]), message["names"])
             return {}, None
         raise link.HolderError("no request")
 
     def _listing(self) -> int:
-        found = [*self._store.listing(), *(one for host in self._peers.names for one in self._peers.listing(host))]
         descriptor = link.new_file("listing")
         try:
-            link.write_all(descriptor, json.dumps(found).encode())
+            link.write_all(descriptor, json.dumps(self._store.listing()).encode())
             link.close_file(descriptor)
         except OSError:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _get(self, save: str, name: str) -> int:
+    def _get(self, save: str, name: str, hosts: list[str]) -> int:
         if (found := self._store.find(save, name)) is not None:
             return found
-        for host in self._peers.names:
-            if (found := self._peers.get(host, save, name)) is not None:
+        for host in hosts:
+            if (found := self._peers.get(str(host), save, name)) is not None:
                 return found
         raise link.AbsentError(f"no holder has {name} of the save {save}")
 
-    def _keep(self, save: str, names: set[str], step: int) -> None:
+    def _keep(self, save: str, step: int, names: dict[str, list[str]]) -> None:
         """Forget all other saves; of this one, get back the files that were lost with the holder before this one."""
-        missing = self._store.keep(save, names) if save else []
-        if not save:
-            self._store.keep("", set())
         # The manifest last: with it, the save is whole here.
-        for name in sorted(missing, key=lambda name: not name.startswith("rank-")):
-            with suppress(OSError):
-                self._store.put(self._host, save, step, name, self._get(save, name))
+        for name in sorted(self._store.keep(save, set(names)), key=lambda name: name == CHECKPOINT_MANIFEST):
+            self._store.put(self._host, save, step, name, self._get(save, name, names[name]))
 
 
 class _Packets(socket.socket):

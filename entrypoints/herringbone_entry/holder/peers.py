@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 _LENGTH_BYTES = 4
 _FRAME_BYTES = 1 << 20
-# Of a message before its sender has proved itself, and of one after that: a listing has 100 bytes for each file.
-_STRANGER_BYTES, _MESSAGE_BYTES = 1024, 1 << 24
+_MESSAGE_BYTES = 1024
 _STRANGERS = 16
 _HANDSHAKE_SECONDS, _IDLE_SECONDS = 5.0, 30.0
 _CONNECT_SECONDS = 2.0
@@ -71,14 +70,11 @@ class _Frames:
     def say(self, message: Any) -> None:
         self.send(json.dumps(message).encode())
 
-    def hear(self, limit: int = _MESSAGE_BYTES) -> Any:
+    def object(self) -> dict[str, Any]:
         try:
-            return json.loads(self.receive(limit))
+            message = json.loads(self.receive(_MESSAGE_BYTES))
         except (ValueError, RecursionError) as error:
             raise HolderError(f"not JSON: {error}") from error
-
-    def object(self, limit: int = _MESSAGE_BYTES) -> dict[str, Any]:
-        message = self.hear(limit)
         if not isinstance(message, dict):
             raise HolderError("not an object")
         return message
@@ -126,22 +122,9 @@ class Peers:
         self._addresses = {name: address for name, address in addresses.items() if name != host}
         self._strangers = threading.Semaphore(_STRANGERS)
 
-    @property
-    def names(self) -> list[str]:
-        """The hosts of the other holders."""
-        return list(self._addresses)
-
-    def listing(self, host: str) -> list[Any]:
-        """Return the files of another holder; none where it does not answer."""
-        with suppress(OSError), self._dialled(host) as frames:
-            frames.say({"do": "list"})
-            found = frames.hear()
-            return found if isinstance(found, list) else []
-        return []
-
     def get(self, host: str, save: str, name: str) -> int | None:
-        """Return a file that another holder has, None where it has none."""
-        with suppress(OSError), self._dialled(host) as frames:
+        """Return a file that another holder has, None where it has none, or there is no such holder."""
+        with suppress(OSError, KeyError), self._dialled(host) as frames:
             frames.say({"do": "get", "save": save, "name": name})
             size = frames.object().get("bytes")
             if type(size) is int and self._store.takes(size):
@@ -175,10 +158,10 @@ class Peers:
                 connection.connect(place)
             connection.settimeout(_IDLE_SECONDS)
             frames = _Frames(connection)
-            challenge, answer = str(frames.object(_STRANGER_BYTES).get("challenge")), secrets.token_hex(16)
+            challenge, answer = str(frames.object().get("challenge")), secrets.token_hex(16)
             known = proof(self._key, "holder", self._host, challenge, answer)
             frames.say({"host": self._host, "answer": answer, "proof": known})
-            theirs = str(frames.object(_STRANGER_BYTES).get("proof"))
+            theirs = str(frames.object().get("proof"))
             if not hmac.compare_digest(theirs.encode(), self._first_proof(self._host, answer, challenge).encode()):
                 raise HolderError(f"whoever listens in place of the holder of {host} has not the job's key")
             frames.session = session(self._key, self._host, challenge, answer)
@@ -218,7 +201,7 @@ class Peers:
     def _greet(self, frames: _Frames) -> str:
         challenge = secrets.token_hex(16)
         frames.say({"challenge": challenge})
-        hello = frames.object(_STRANGER_BYTES)
+        hello = frames.object()
         host, answer, theirs = (str(hello.get(name)) for name in ("host", "answer", "proof"))
         right = proof(self._key, "holder", host, challenge, answer)
         if host not in self._addresses or not hmac.compare_digest(theirs.encode(), right.encode()):
@@ -230,9 +213,7 @@ class Peers:
     def _serve_one(self, frames: _Frames, host: str) -> None:
         request = frames.object()
         self._heard()
-        if request.get("do") == "list":
-            frames.say(self._store.listing())
-        elif request.get("do") == "get":
+        if request.get("do") == "get":
             descriptor = self._store.find(request.get("save"), request.get("name"))
             frames.say({} if descriptor is None else {"bytes": os.fstat(descriptor).st_size})
             if descriptor is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone_contract.constants import HostVariable
 from herringbone_contract.failure import STOPPED_CODE
 from herringbone_entry import processes
 from herringbone_entry.host_context import HostContext
@@ -90,6 +91,11 @@ class Ending:
         if cause.bad is None or answer(cause.fault, host.fault_policies) != ROLL_BACK:
             return
         names = roll_back(Path(host.checkpoints), cause.bad, job=host.job_name)
+        if (holder := host.environ.get(HostVariable.HOLDER)) is not None:
+            from herringbone_contract.memory.link import forget
+
+            # Nobody sets aside a part of what is in memory.
+            forget(holder)
         if names:
             self._context.log(f"roll_back: set aside, as hidden entries of the folder: {', '.join(names)}")
         if cause.bad.end is None and host.is_first:

@@ -51,6 +51,8 @@ def parse_config(text: bytes) -> ControllerConfig:
     config.setdefault("s3", None)
     config.setdefault("pipes", None)
     config.setdefault("permit", None)
+    if config.get("processes"):
+        config["processes"].setdefault("holders", False)
     return config
 
 

@@ -31,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from herringbone.controller.holders import Holders
     from herringbone.controller.retry import Attempt
     from herringbone.protocols.controller_config import ControllerConfig, ProcessesConfig
 
@@ -41,6 +42,8 @@ _PIPE_BYTES = 1 << 20
 _SECRET_BYTES = 32
 # A killed process is gone in a millisecond, unless it hangs in a disk or a driver.
 _KILL_SECONDS = 5.0
+# In the job's folder for sockets: those of the holders, which outlive an attempt.
+_MEMORY_FOLDER = "memory"
 
 
 class ProcessHost(Host):
@@ -126,10 +129,20 @@ class Processes(Site):
         # Only Linux shows what a standby needs to know of itself.
         is_wanted = is_wanted and sys.platform == "linux"
         self._standbys = Standbys(self._run_folder, self._start_standby) if is_wanted else None
+        # Not in the folder's top, which each attempt has anew.
+        self._memory = f"{self._run_folder}/{_MEMORY_FOLDER}"
+        self._holders: Holders | None = None
+        if processes["holders"]:
+            from herringbone.controller.holders import Holders
+
+            names = [host.name for host in self.hosts]
+            self._holders = Holders(self._memory, names, self._config["argv"][0], config["logs"])
 
     def start(self) -> None:
         # Before the first host: an orphan of a supervisor that was killed earlier would belong to init, for good.
         become_reaper()
+        if self._holders is not None:
+            self._holders.start()
         secret = (self._config["key"] or "").encode()
         if not secret and len(self.hosts) > 1:
             secret = os.urandom(_SECRET_BYTES).hex().encode()
@@ -156,6 +169,8 @@ class Processes(Site):
         environment = {**self._config["environment"], **self._config["host_environments"][host.name]}
         if self._standbys is not None:
             environment[HostVariable.STARTS] = self._standbys.starts(host.name)
+        if self._holders is not None:
+            environment.update(self._holders.environment(host.name))
         return environment
 
     def _start_standby(self, host: Host) -> ProcessHost:
@@ -191,6 +206,9 @@ class Processes(Site):
             host = by_pid.get(pid)
             if self._standbys is not None:
                 self._standbys.reaped(pid)
+            if host is None and self._holders is not None and self._holders.take_ending(pid):
+                # Its copies are on another host, and the next save makes new ones.
+                self._holders.start()
             if host is not None:
                 code = os.waitstatus_to_exitcode(status)
                 yield host, 128 - code if code < 0 else code
@@ -201,6 +219,8 @@ class Processes(Site):
         living = {host.pid for host in self.hosts if host.exit_code is None} | self.spared
         if self._standbys is not None:
             living |= self._standbys.pids
+        if self._holders is not None:
+            living |= self._holders.pids
         while kill_orphans(living) and time.monotonic() < deadline:
             time.sleep(0.001)
 
@@ -216,6 +236,8 @@ class Processes(Site):
         if self._standbys is not None:
             self._standbys.end()
             self.kill_orphans()
+        if self._holders is not None:
+            self._holders.end()
 
     def abandon(self) -> None:
         if self._standbys is not None:
@@ -231,8 +253,13 @@ class Processes(Site):
             host.close_line()
             host.clear()
         # The failed attempt left socket files, and bind refuses a path that exists.
-        shutil.rmtree(self._run_folder, ignore_errors=True)
-        os.mkdir(self._run_folder, 0o700)  # noqa: PTH102
+        for entry in os.scandir(self._run_folder):
+            if entry.name == _MEMORY_FOLDER:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)  # noqa: PTH108 - no pathlib here
         self.hosts = [
             ProcessHost(config, host.log) for config, host in zip(self._host_configs, self.hosts, strict=True)
         ]

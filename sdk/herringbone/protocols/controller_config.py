@@ -20,13 +20,15 @@ class ProcessesConfig(TypedDict):
     """Hosts that are processes: `argv` starts a supervisor, in `environment` plus the host's own variables.
 
     `key` is the secret that supervisors prove to each other. It is given when other controllers start some of the
-    supervisors. Otherwise it is None, and the controller makes one for a job of several hosts.
+    supervisors. Otherwise it is None, and the controller makes one for a job of several hosts. `holders`: keep
+    checkpoints in the hosts' memory, too.
     """
 
     argv: list[str]
     environment: dict[str, str]
     host_environments: dict[str, dict[str, str]]
     key: str | None
+    holders: bool
 
 
 class ContainerConfig(TypedDict):

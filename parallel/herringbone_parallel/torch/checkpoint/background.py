@@ -28,6 +28,11 @@ class Background:
             raise self._failure
         return True
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the save is over, and has no error that the script has still to see."""
+        return not self._thread.is_alive() and self._failure is None
+
     def _run(self) -> None:
         try:
             self._save()

@@ -69,7 +69,7 @@ class Reader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._open(path, read_manifest(path), path.name)
+        self._open(path, read_manifest(path), path.name, lambda name: open_regular(path / name))
         if problems := missing(path, self.manifest):
             others = f" (and {len(problems) - 1} more files)" if len(problems) > 1 else ""
             raise DamagedError(self.tag, problems[0].text + others)
@@ -85,11 +85,22 @@ class Reader:
         newest = _newest(folder, passed)
         assert newest.manifest is not None
         reader = cls.__new__(cls)
-        reader._open(newest.path, newest.manifest, newest.tag)
+        path = newest.path
+        reader._open(path, newest.manifest, newest.tag, lambda name: open_regular(path / name))
         return reader
 
-    def _open(self, path: Path, manifest: Manifest, tag: str) -> None:
-        self.path, self.manifest, self.tag = path, manifest, tag
+    @classmethod
+    def of_files(cls, path: Path, manifest: Manifest, tag: str, open_file: Callable[[str], io.FileIO]) -> Reader:
+        """Return the reader of a checkpoint whose files are elsewhere; each is opened when its first value is read.
+
+        `path` is for messages. `open_file` raises `DamagedError` for a file that is missing or another one.
+        """
+        reader = cls.__new__(cls)
+        reader._open(path, manifest, tag, open_file)
+        return reader
+
+    def _open(self, path: Path, manifest: Manifest, tag: str, open_file: Callable[[str], io.FileIO]) -> None:
+        self.path, self.manifest, self.tag, self._open_file = path, manifest, tag, open_file
         self._files: dict[str, mmap.mmap] = {}
         self._checked: set[tuple[str, int]] = set()
 
@@ -179,7 +190,7 @@ class Reader:
         file = self.manifest.files.get(USER_CONTENT)
         if file is None:
             return None
-        with open_regular(self.path / USER_CONTENT) as stream:
+        with self._open_file(USER_CONTENT) as stream:
             content = stream.read()
         if zlib.crc32(content) != file.head_crc32:
             raise DamagedError(self.tag, f"{self.path / USER_CONTENT} is damaged: its checksum differs")
@@ -208,7 +219,7 @@ class Reader:
 
     def _map(self, name: str) -> mmap.mmap:
         if name not in self._files:
-            with open_regular(self.path / name) as stream:
+            with self._open_file(name) as stream:
                 # Not ACCESS_READ: an optimizer keeps the tensors that it loads, and its first step would then end the
                 # process by a signal.
                 self._files[name] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -109,6 +109,11 @@ class Saver:
         """Wait for the save in the background, and return whether none runs. Raises a new error of it."""
         return self._background is None or self._background.finish(None if blocking else 0.0, again=False)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether another save can begin without a wait, and without an error of an earlier one."""
+        return self._background is None or self._background.is_done
+
     def _agreed(self, tried: Attempt[_Begun], copy: _Copy) -> tuple[str, Plan, Staged | Exception]:
         """Return the first rank's name for this save, the plan that all ranks share, and this rank's copies.
 
@@ -239,9 +244,9 @@ class _Job:
             peers.agree_same(lambda: target.run(lambda: target.prepare(first)), "save", lambda _: "")
             parts = peers.agree_all(lambda: target.run(self._write), "save")
             peers.agree(lambda: self._complete(parts), "save")
-        except BaseException:
-            target.discard()
-            raise
+        except BaseException as error:
+            if not target.discard(error):
+                raise
 
     def _write(self) -> tuple[Written, _Description]:
         rank = self._peers.rank

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -43,8 +44,8 @@ class Target(Protocol):
     def publish(self, manifest: Callable[[], Manifest]) -> bool:
         """Make the files a checkpoint; return False on a rank that does not manage the place."""
 
-    def discard(self) -> None:
-        """Remove what was written."""
+    def discard(self, error: BaseException) -> bool:
+        """Remove what was written; return whether the script need not know of the error."""
 
     def run(self, call: Callable[[], Result]) -> Result:
         """Call, and name the place and the remedy where the system refuses. Raises `ParallelError`."""
@@ -84,9 +85,10 @@ class FolderTarget:
             clean(self._folder, None if self._only_savers else self._tag)
         return self._manages
 
-    def discard(self) -> None:
+    def discard(self, error: BaseException) -> bool:  # noqa: ARG002
         if self._manages:
             shutil.rmtree(self._path, ignore_errors=True)
+        return False
 
     def run(self, call: Callable[[], Result]) -> Result:
         try:
@@ -129,8 +131,12 @@ class MemoryTarget:
                 link.write_all(descriptor, to_json(manifest()))
         return self._manages
 
-    def discard(self) -> None:
-        """Nothing: without its manifest, a save does not count, and the next one replaces it."""
+    def discard(self, error: BaseException) -> bool:
+        # Without its manifest, a save does not count, and the next one replaces it. The ranks that hear of the error
+        # from another one say nothing.
+        if isinstance(error.__cause__, OSError):
+            print(f"herringbone: {error}", file=sys.stderr, flush=True)
+        return isinstance(error, Exception)
 
     def run(self, call: Callable[[], Result]) -> Result:
         try:

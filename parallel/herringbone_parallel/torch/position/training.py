@@ -30,8 +30,9 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.events import emit
 from herringbone_contract.events.stops import stop_when_asked
 from herringbone_parallel.job_folders import CHECKPOINT_VARIABLE, training_folder
-from herringbone_parallel.torch.checkpoint import api
+from herringbone_parallel.torch.checkpoint import api, memory
 from herringbone_parallel.torch.checkpoint.reading import pass_over
+from herringbone_parallel.torch.checkpoint.remembering import Remembering
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import optimizer_states, own_buffers, random_state
 from herringbone_parallel.torch.position.loader import track
@@ -98,6 +99,7 @@ class Training:
         self._saved = self._asked = 0
         for tracker in [*self._trackers.values()][:1]:
             tracker.between_steps = self._stop_when_asked
+        self._remembering = Remembering()
         self._numbers = random_state.remember()
         self._owners = {name: self._owner(name, one) for name, one in self._optimizers.items() if name not in ours}
         self._count_steps()
@@ -135,11 +137,18 @@ class Training:
         In the background, it returns a `PendingSave` as `async_save` does.
         """
         peers = _peers()
+        # An earlier save may still talk in the background.
+        api.finalize()
+        state, contents = self._content(peers)
+        save = api.async_save if in_background else api.save
+        self._saved = self.step
+        return save(training_folder(self._folder), tag or f"step-{self.step}", state, contents=contents, peers=peers)
+
+    def _content(self, peers: api.Peers) -> tuple[dict[str, Any], api.Contents]:
+        """Return what a checkpoint of now has; every rank calls."""
         state, mesh = self._state(), {}
         if self._pipeline is not None:
             state, mesh = {**state, **self._pipeline.state()}, self._pipeline.mesh()
-        # An earlier save may still talk in the background.
-        api.finalize()
         own, _ = peers.agree_same(partial(self._own, peers.size), "save", lambda _: "")
         state[_OWN] = {str(peers.rank): own}
         large: dict[str, torch.Tensor] = {}
@@ -148,29 +157,43 @@ class Training:
             state[_LARGE] = large
         kinds = {name: optimizer_states.kind(optimizer) for name, optimizer in self._optimizers.items()}
         extra = {"step": self.step, "others": others, "optimizers": kinds}
-        contents = api.Contents(mesh=mesh, extra=extra)
-        save = api.async_save if in_background else api.save
-        self._saved = self.step
-        return save(training_folder(self._folder), tag or f"step-{self.step}", state, contents=contents, peers=peers)
+        return state, api.Contents(mesh=mesh, extra=extra)
+
+    def _remember(self) -> None:
+        """Save into memory, if this is a step to do so; every rank calls between two steps."""
+
+        def start(target: Any) -> None:
+            state, contents = self._content(peers)
+            saver.start(target, f"step-{self.step}", state, contents, None, in_background=True)
+
+        if not self._remembering.is_on:
+            return
+        peers = _peers()
+        saver = api.saver_of(peers)
+        self._remembering.at(self.step, peers, start, lambda: saver.is_idle)
 
     def resume(self, tag: str | None = None) -> bool:
         """Go on from the newest complete checkpoint, or that of a tag; every rank calls, before the first step.
 
-        Returns False where no rank finds a checkpoint. After a `roll_back`, it also passes over the data up to the
+        Without a tag, one that the job's hosts keep in memory counts, too. Returns False where no rank finds a
+        checkpoint. After a `roll_back`, it also passes over the data up to the
         fault, whose steps count as made.
         """
         peers, folder = _peers(), training_folder(self._folder)
         # A save in the background may be the one to resume from.
         api.finalize()
         end, batches = passed_over(os.environ.get(CHECKPOINT_VARIABLE))
-        [found, end, batches] = peers.begin_maxima([tag is not None or has_any(folder), end, batches])()
-        if found:
-            self._load(folder, tag, peers)
+        is_there = tag is not None or has_any(folder) or memory.has_any(peers)
+        [found, end, batches] = peers.begin_maxima([is_there, end, batches])()
+        loaded = self._loaded(folder, tag, peers) if found else None
+        if loaded is not None:
+            self._load(*loaded, peers)
+        memory.settle(None if loaded is None else loaded[0], peers)
         self._pass_over(end, batches)
-        return bool(found)
+        return loaded is not None
 
-    def _load(self, folder: Path, tag: str | None, peers: Any) -> None:
-        reader, state, divided = self._loaded(folder, tag, peers)
+    def _load(self, found: memory.Newest, state: dict[str, Any], divided: Any, peers: Any) -> None:
+        reader = found.reader
         extra = reader.extra
         for name, model in self._models.items():
             states.set_model_state_dict(model, state[name])
@@ -183,6 +206,8 @@ class Training:
             part.load_state_dict(decode(saved, lambda name: reader.tensor(f"{_LARGE}.{name}")))
         # One rank alone may have other data.
         peers.agree(lambda: self._go_on(extra, reader, peers), "resume")
+        if peers.rank == 0 and found.text:
+            notice(f"resumes with {found.text}")
 
     @property
     def pace(self) -> tuple[int, int] | None:
@@ -209,15 +234,25 @@ class Training:
             self._asked = self.step
             # The loop itself may have saved this step.
             stop_when_asked(api.finalize if self._saved == self.step else self.save)
+            self._remember()
 
-    def _loaded(self, folder: Path, tag: str | None, peers: Any) -> tuple[Any, dict[str, Any], Any]:
-        """Return the reader of a checkpoint, its states, and what a pipeline's rank has of it.
+    def _loaded(self, folder: Path, tag: str | None, peers: Any) -> tuple[memory.Newest, dict[str, Any], Any] | None:
+        """Return a checkpoint, its states, and what a pipeline's rank has of it.
 
-        Without a tag, it passes over those that a rank finds damaged.
+        Without a tag, it passes over those that a rank finds damaged; None where there is no other.
         """
         passed: dict[str, str] = {}
         while True:
-            reader = peers.agree(lambda: api.Reader.find(folder, tag, passed), "resume")
+            try:
+                found = memory.newest(folder, passed, peers) if tag is None else _tagged(folder, tag, peers)
+            except Exception as error:
+                pass_over(error, passed, peers.gather)
+                if tag is not None:
+                    raise
+                continue
+            if found is None:
+                return None
+            reader = found.reader
             kinds = reader.extra.get("optimizers") if isinstance(reader.extra, dict) else None
             if kinds is None:
                 raise ParallelError(
@@ -234,7 +269,7 @@ class Training:
                     None if self._pipeline is None else peers.agree(partial(self._pipeline.read, reader), "resume")
                 )
                 api.load(folder, {**state, **unused}, reader, peers=peers)
-                return reader, state, divided
+                return found, state, divided
             except Exception as error:
                 pass_over(error, passed, peers.gather)
                 if tag is not None:
@@ -330,6 +365,10 @@ def _peers() -> api.Peers:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         raise ParallelError("several ranks, and no process group, in which they save together: init_process_group()")
     return api.Peers.default()
+
+
+def _tagged(folder: Path, tag: str, peers: api.Peers) -> memory.Newest:
+    return memory.Newest(memory.agreed(lambda: api.Reader.find(folder, tag), peers), None, "")
 
 
 def _of(saved: dict[str, Any], name: str) -> Any:

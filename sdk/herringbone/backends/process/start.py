@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -83,4 +84,6 @@ class HostProcesses(DetachedBackend):
             },
             # All supervisors are children of the controller, which makes a key when there are several.
             "key": None,
+            # Only Linux has files that live in the memory of a process.
+            "holders": config["retries"] > 0 and sys.platform == "linux",
         }
