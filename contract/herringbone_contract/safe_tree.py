@@ -94,6 +94,18 @@ def read_file(base: int | str | PurePath, name: str, *, limit: int) -> bytes:
         return file.read(limit)
 
 
+def rewrite(base: str | PurePath, name: str, content: bytes) -> None:
+    """Replace the file `name` below `base` by one with this content, whole at once. Raises `OSError`."""
+    path = PurePath(name)
+    new = f".{path.name}.new"
+    with folder(base, str(path.parent)) as parent:
+        remove(parent, new)
+        file = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=parent)
+        with os.fdopen(file, "wb") as file_object:
+            file_object.write(content)
+        os.rename(new, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+
+
 def copy(base: int | str | PurePath, name: str, target: Path) -> None:
     """Copy a file below `base` with its mode and its times, or a link as it is, to a path of ours."""
     path = PurePath(name)

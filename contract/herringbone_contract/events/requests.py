@@ -15,6 +15,8 @@ from typing import Any
 Request = dict[str, Any]
 # A write of PIPE_BUF bytes into a pipe is taken as a whole or not at all, so no half of a request can get stuck.
 MAX_REQUEST_BYTES = 4096
+# The kind of a request that the job's controller itself takes: for as many hosts as its member `count` says.
+SCALE = "scale"
 _ID = re.compile(r"[0-9a-f]{16}")
 _KIND = re.compile(r"[a-z_]{1,32}")
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.api.follow import Follower, raise_failure, read_events, read_log
@@ -29,7 +28,6 @@ from herringbone_contract.failure import Failure
 if TYPE_CHECKING:
     from herringbone.access.stacks import Stacks
     from herringbone.backends.removal import Removal
-    from herringbone.code.commit import CommitQuery
     from herringbone.events.columns import Metrics
     from herringbone.events.kinds import Progress
     from herringbone.events.live import LiveView
@@ -68,6 +66,7 @@ class TrainingJob:
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
         # Imported here, as below: `import herringbone` needs none of it.
+        from herringbone.backends.facts import note_commit
         from herringbone.code.commit import CommitQuery
 
         query = CommitQuery(plan.source)
@@ -77,8 +76,7 @@ class TrainingJob:
             query.cancel()
             raise
         if not query.is_pointless:
-            # In a thread: the job runs, and Ctrl-C must reach the caller, who waits for the job.
-            Thread(target=_note_commit, args=(query, backend, plan.job_name)).start()
+            note_commit(query, JobIndex(backend.home.index), plan.job_name)
         if plan.options.track or plan.options.notify:
             from herringbone.trackers.export import start_exporters
 
@@ -331,6 +329,16 @@ class TrainingJob:
         """
         self._backend.stop(self.name, grace)
 
+    def scale(self, hosts: int) -> int:
+        """Ask the running job to go on with another number of hosts, and return the number that it has until then.
+
+        The ranks save and end as at a stop, and another attempt begins at the newest checkpoint. `hosts` is from
+        `min_instance_count` to `instance_count`. Raises `RequestError`, or `UnsupportedError` where no job can.
+        """
+        from herringbone.access.size import ask_for_size
+
+        return ask_for_size(self._backend, self.name, hosts)
+
     def stacks(self) -> Stacks:
         """Return where each rank of the running job is, the rank that keeps the others waiting first.
 
@@ -390,10 +398,3 @@ def attach(training_job_name: str, sagemaker_session: object = None) -> Training
 
 def _utc(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _note_commit(query: CommitQuery, backend: Backend, name: str) -> None:
-    from herringbone.backends.facts import add_facts
-
-    if code := query.answer():
-        add_facts(JobIndex(backend.home.index), name, {"Code": code})

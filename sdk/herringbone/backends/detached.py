@@ -43,6 +43,7 @@ from herringbone.backends.review.checks import output_folder
 from herringbone.controller.retry import policies_of
 from herringbone.plan.budget import spent_text
 from herringbone.plan.replans import replans
+from herringbone.plan.shown import RESIZED
 from herringbone.records.end_file import EndFile
 from herringbone.records.home import Home
 from herringbone.records.index import PENDING, STARTING, JobRecord
@@ -313,6 +314,8 @@ class DetachedBackend(DetachedJobs):
         # A script could make a link there, and send the results elsewhere.
         config["real_output"] = os.path.realpath(str(config["output"]))
         config["s3"], config["pipes"] = s3_config(plan, self._home), self._pipes(plan)
+        # Over `ssh:` this controller has one host, and those who choose machines decide how many there are.
+        config["sizes"] = [len(plan.hosts), *plan.fewer_hosts] if plan.backend in RESIZED and plan.fewer_hosts else []
         return config
 
     def _pipes(self, plan: JobPlan) -> PipesConfig | None:
@@ -335,6 +338,7 @@ def base_config(plan: JobPlan, home: Home) -> ControllerConfig:
         "run_folder": "",
         "retries": plan.options.max_retry_attempts or 0,
         "policies": policies_of(plan.options)._asdict(),
+        "sizes": [],
         "replans": [{"sets": one.sets, "removes": one.removes, "text": one.text} for one in replans(plan)],
         "max_run": plan.options.max_run,
         "spent": 0.0,

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.rehearsed import rehearsed
@@ -29,6 +30,7 @@ from herringbone_contract.paths import INSIDE
 from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
+    from herringbone.code.commit import CommitQuery
     from herringbone.protocols.backend import Backend
     from herringbone.records.home import JobFolder
 
@@ -41,6 +43,19 @@ def add_facts(index: JobIndex, name: str, facts: Mapping[str, Any]) -> None:
         return
     with suppress(HerringboneError):
         index.update(name, facts=json.dumps({**stored_facts(index.get(name)), **facts}))
+
+
+def note_commit(query: CommitQuery, index: JobIndex, name: str) -> None:
+    """Add the commit of the code once git has answered.
+
+    In a thread: the job runs, and Ctrl-C must reach the caller, who waits for the job.
+    """
+
+    def note() -> None:
+        if code := query.answer():
+            add_facts(index, name, {"Code": code})
+
+    Thread(target=note).start()
 
 
 def find_facts(record: JobRecord, backend: Backend) -> dict[str, Any]:

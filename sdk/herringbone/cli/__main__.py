@@ -56,6 +56,7 @@ _VERBS = {
     ),
     "debug": ("herringbone.cli.jobs.debug", "attach a debugger to a rank of a running job"),
     "shell": ("herringbone.cli.jobs.shell", "open a shell, or run a command, where a host of a running job runs"),
+    "scale": ("herringbone.cli.jobs.scale", "go on with another number of hosts"),
     "stop": ("herringbone.cli.jobs.stop", "stop a job: SIGTERM to every rank, SIGKILL after the grace"),
     "describe": ("herringbone.cli.jobs.describe", "show a job under SageMaker's key names"),
     "download": ("herringbone.cli.jobs.download", "bring a job's model, output, checkpoints or logs into a new folder"),

@@ -51,15 +51,15 @@ def parse_config(text: bytes) -> ControllerConfig:
     config.setdefault("s3", None)
     config.setdefault("pipes", None)
     config.setdefault("permit", None)
-    if config.get("processes"):
-        config["processes"].setdefault("holders", False)
+    if (processes := config.get("processes")) is not None:
+        processes.setdefault("holders", False)
     return config
 
 
 def site_of(config: ControllerConfig) -> Site:
     """Return the site of the job's hosts; only the module of that kind of host is imported."""
     if config["containers"] is not None:
-        from herringbone.controller.containers import Containers
+        from herringbone.controller.containers.site import Containers
 
         return Containers(config, config["containers"])
     if config["steps"] is not None:

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.hosts import Conclusion, Restart
-from herringbone.controller.retry import Attempt, Policies, decide, find_policy, replacements, unkillable
+from herringbone.controller.retry import Attempt, Policies, decide, find_policy, num_failed, replacements, unkillable
 from herringbone.controller.verdict import Verdict
 from herringbone.plan.budget import bill_text
 from herringbone.records.index import COMPLETED, FAILED, INTERRUPTED, LIMITS, STOPPED
 from herringbone.records.job_events import JobEvents, held_seconds
 from herringbone_contract.errors import HerringboneError
+from herringbone_contract.failure import Failure
 from herringbone_contract.faults.policies import DRAIN
 from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases
-    from herringbone_contract.failure import Failure
 
 # A watched packing asks this often whether it is to end, and says this often how far it is.
 _CHECK_SECONDS, _REPORT_SECONDS = 0.1, 30.0
@@ -64,8 +64,8 @@ def decide_end(
     this one.
     """
     failed = decide(verdict, find_policy(policies, verdict, logs), machines, earlier, retries, unkillable(logs))
-    is_last = verdict.failure is not None and 0 < retries <= len(earlier)
-    return Decision(failed, f"attempt {retries + 1} of {retries + 1} has failed, too" if is_last else "")
+    is_last = verdict.failure is not None and 0 < retries <= num_failed(earlier)
+    return Decision(failed, f"attempt {len(earlier) + 1} of {len(earlier) + 1} has failed, too" if is_last else "")
 
 
 def not_restarted(verdict: Verdict, error: Exception) -> Verdict:
@@ -123,6 +123,11 @@ class EndedHosts(Protocol):
         """Report that another process judges the job, of which these are some of the hosts."""
         return False
 
+    @property
+    def planned(self) -> Attempt | None:
+        """The attempt that was ended to go on with another number of hosts; None where its end was not planned."""
+        return None
+
     def logs(self) -> Mapping[str, str]:
         """Return the end of each host's log in this attempt, by host name."""
 
@@ -170,9 +175,8 @@ class EndedHosts(Protocol):
 def end_attempt(hosts: EndedHosts) -> Conclusion:
     """Bring an attempt to its end; the record says that the job is over only when nothing of the hosts is left."""
     verdict = hosts.judge()
-    retries = hosts.retries
-    if hosts.has_others:
-        retries += replacements(verdict, hosts.policies, hosts.earlier)
+    replaced = replacements(verdict, hosts.policies, hosts.earlier) if hosts.has_others else 0
+    retries = hosts.retries + replaced
     # Logs are read for the decision alone, which takes a while.
     if verdict.failure is not None and retries:
         decision = decide_end(
@@ -199,6 +203,10 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
                 ended = f"{limit} has stopped the job" if limit else "the job was stopped"
                 hosts.say(f"{decision.failed.why}; no other attempt follows, because {ended}")
                 verdict = Verdict(STOPPED, hosts.stopping)
+    if verdict.status == COMPLETED and (planned := hosts.planned) is not None:
+        if (failure := _resize(hosts, planned)) is None:
+            return Conclusion.RESTART
+        verdict = Verdict(FAILED, FAILED, failure)
     if verdict.secondary_status == INTERRUPTED and hosts.requeue():
         return Conclusion.FAILED
     if verdict.failure is not None and verdict.failure.fault == DRAIN and not hosts.is_part:
@@ -225,6 +233,16 @@ def end_attempt(hosts: EndedHosts) -> Conclusion:
         JobEvents(hosts.events).bill(bill)
     hosts.finish(verdict, model)
     return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
+
+
+def _resize(hosts: EndedHosts, planned: Attempt) -> Failure | None:
+    """Start the attempt with another number of hosts; return the failure of a job that cannot have it."""
+    try:
+        hosts.restart(planned)
+    except (HerringboneError, OSError) as error:
+        how = f"`herringbone run --resume {hosts.job}` goes on"
+        return Failure(message=f"{planned.why}; the job could not be restarted: {error}; {how}")
+    return None
 
 
 def _pack(hosts: EndedHosts, *, with_model: bool) -> Path | None:

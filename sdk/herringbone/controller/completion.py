@@ -17,10 +17,12 @@ from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import say
 from herringbone.controller.record import job_events, record_of
+from herringbone.controller.resize import rewrite_hosts
 from herringbone.controller.retry import (
     Policies,
     announced,
     describe_attempts,
+    num_failed,
     num_replanned,
     with_layout,
     with_progress,
@@ -37,7 +39,7 @@ from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure, words_of
 from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE, Paths
-from herringbone_contract.safe_tree import folder, read_file, remove
+from herringbone_contract.safe_tree import read_file, rewrite
 
 if TYPE_CHECKING:
     from herringbone.controller.artifacts import Bases
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
-_PARTIAL = ".hyperparameters.new"
 
 
 class ControllerHosts(EndedHosts):
@@ -101,6 +102,11 @@ class ControllerHosts(EndedHosts):
     def is_part(self) -> bool:
         return self._config["output"] is None
 
+    @property
+    def planned(self) -> Attempt | None:
+        # Where all hosts had ended before the request came, the job is over.
+        return self._site.planned if any(ordered for _, ordered in self._ends) else None
+
     def logs(self) -> dict[str, str]:
         return {host.name: read_log(Path(self._config["logs"]), host.name, host.log_begins) for host in self._hosts}
 
@@ -116,9 +122,15 @@ class ControllerHosts(EndedHosts):
             folders = [folder.resolve() for folder in folders]
         changes = self._config.get("replans", [])
         failed = with_layout(failed, self.earlier, [change["text"] for change in changes])
-        failed = announced(with_progress(failed, newest_file(*folders), self.earlier), self.retries, {})
+        failed = with_progress(failed, newest_file(*folders), self.earlier)
+        attempts = [*self.earlier, failed]
+        # A planned restart is none of those that the job may have after faults.
+        failed = announced(failed, self.retries + len(attempts) - num_failed(attempts), {})
         if failed.layout:
             _change_layout(self._hosts, changes[num_replanned(self.earlier)])
+        if failed.next_hosts:
+            rewrite_hosts(self._config, failed.next_hosts)
+            self._site.planned = None
         self.say(failed.announced)
         attempts = [*self.earlier, failed]
         # Recorded before the restart: when another controller goes on, this one may be killed at any moment after it.
@@ -224,12 +236,7 @@ def _change_layout(hosts: Iterable[Host], change: ReplanConfig) -> None:
         values = json.loads(read_file(host.base, str(file), limit=MAX_RECORD_BYTES))
         kept = {name: value for name, value in values.items() if name not in change["removes"]}
         # Nothing that the script has put there leads elsewhere.
-        with folder(host.base, str(file.parent)) as parent:
-            remove(parent, _PARTIAL)
-            new = os.open(_PARTIAL, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=parent)
-            with os.fdopen(new, "w") as file_object:
-                json.dump({**kept, **change["sets"]}, file_object)
-            os.rename(_PARTIAL, file.name, src_dir_fd=parent, dst_dir_fd=parent)
+        rewrite(host.base, str(file), json.dumps({**kept, **change["sets"]}).encode())
 
 
 def _settle_checkpoints(hosts: Iterable[Host]) -> None:

@@ -246,10 +246,13 @@ class Controller:
         # Ends come first: a host that failed before the stop request counts as failed, not as stopped.
         self._take_endings()
         if REQUEST_SIGNAL in numbers:
-            from herringbone.controller.requests import forward
+            from herringbone.controller.resize import take_requests
 
-            forward(requests_folder(self._config["logs"]), self._hosts)
+            ending = bool(self._ordered) or self._stop_at != _NEVER
+            if take_requests(requests_folder(self._config["logs"]), self._config, self._site, is_ending=ending):
+                self._stop(self._grace)
         if signal.SIGINT in numbers:
+            self._site.planned = None
             self._kill()
         elif signal.SIGTERM in numbers:
             from herringbone.controller import record
@@ -371,9 +374,8 @@ class Controller:
 
     def _kill(self) -> None:
         """[3] Send SIGINT the first time, so that a supervisor kills its ranks before it ends; then SIGKILL."""
-        first = not self._killed
-        self._killed = True
-        self._stopped = self._stopped or not self._limit
+        first, self._killed = not self._killed, True
+        self._stopped = self._stopped or not (self._limit or self._site.planned)
         self._ordered.update(host.name for host in self._living)
         for host in self._living:
             host.signal(signal.SIGINT if first else signal.SIGKILL)
@@ -394,7 +396,7 @@ def load_modules() -> None:
     import filecmp
     import shutil
 
-    from herringbone.controller import completion, report, requests
+    from herringbone.controller import completion, report, resize
     from herringbone_contract.events import format as events_format
 
-    _ = filecmp, shutil, completion, requests, report, events_format
+    _ = filecmp, shutil, completion, resize, report, events_format

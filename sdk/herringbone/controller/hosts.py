@@ -1,7 +1,7 @@
 """The interface between the controller and a job's hosts, and the part of a host that all kinds share.
 
 A site is all hosts of one job, which are of one kind: processes of this machine (`processes`), containers of an engine
-(`containers`) or steps of a Slurm job (`slurm_steps`). The controller knows sites and hosts only by this module.
+(`containers.site`) or steps of a Slurm job (`slurm_steps`). The controller knows sites and hosts only by this module.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Site:
     spent: float = 0.0
     # Children of the controller that belong to no host: no orphans.
     spared: frozenset[int] = frozenset()
+    # This attempt, if its hosts were asked to end for another number of them; None while nobody wants one.
+    planned: Attempt | None = None
 
     @property
     def due(self) -> float:
@@ -132,6 +134,17 @@ class Site:
         for host in self.hosts:
             host.signal(signal.SIGKILL)
         self.kill_orphans()
+
+
+def next_hosts(
+    configs: Sequence[HostConfig], hosts: Sequence[Host], failed: Sequence[Attempt], logs: str
+) -> list[tuple[HostConfig, LogFile]]:
+    """Return the hosts of the next attempt, each with its log: as many as now, or the number that was asked for."""
+    now = {host.name: host.log for host in hosts}
+    nexts = configs[: failed[-1].next_hosts or len(hosts)]
+    for name in now.keys() - {config["name"] for config in nexts}:
+        now[name].close(time.time())
+    return [(config, now.get(config["name"]) or LogFile(f"{logs}/{config['name']}.log")) for config in nexts]
 
 
 class Host:

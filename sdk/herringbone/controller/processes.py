@@ -20,7 +20,7 @@ import sys
 import time
 
 from herringbone.controller import private_tree
-from herringbone.controller.hosts import Host, Restart, Site
+from herringbone.controller.hosts import Host, Restart, Site, next_hosts
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.spares.standby import Standbys
 from herringbone.system.descriptors import KEY_FD, LIFELINE_FD, REMOTE_KEY_FD, RESTORED_SIGNALS
@@ -122,7 +122,7 @@ class Processes(Site):
     def __init__(self, config: ControllerConfig, processes: ProcessesConfig) -> None:
         self._config = processes
         self._host_configs = config["hosts"]
-        self._run_folder = config["run_folder"]
+        self._run_folder, self._logs = config["run_folder"], config["logs"]
         self.hosts = [ProcessHost(host, LogFile(f"{config['logs']}/{host['name']}.log")) for host in self._host_configs]
         self._retries = config["retries"]
         is_wanted = bool(self._retries) and processes["environment"].get(HostVariable.STANDBY) != "off"
@@ -144,7 +144,8 @@ class Processes(Site):
         if self._holders is not None:
             self._holders.start()
         secret = (self._config["key"] or "").encode()
-        if not secret and len(self.hosts) > 1:
+        # A job that may have one host for a while has it, too.
+        if not secret and len(self._host_configs) > 1:
             secret = os.urandom(_SECRET_BYTES).hex().encode()
         environment = self._config["environment"]
         private = private_trees_are_wanted(self.hosts, environment, self._config["argv"])
@@ -251,7 +252,6 @@ class Processes(Site):
         self.failed_attempts = failed
         for host in self.hosts:
             host.close_line()
-            host.clear()
         # The failed attempt left socket files, and bind refuses a path that exists.
         for entry in os.scandir(self._run_folder):
             if entry.name == _MEMORY_FOLDER:
@@ -260,10 +260,10 @@ class Processes(Site):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
                 os.unlink(entry.path)  # noqa: PTH108 - no pathlib here
-        self.hosts = [
-            ProcessHost(config, host.log) for config, host in zip(self._host_configs, self.hosts, strict=True)
-        ]
+        nexts = next_hosts(self._host_configs, self.hosts, failed, self._logs)
+        self.hosts = [ProcessHost(config, log) for config, log in nexts]
         for host in self.hosts:
+            host.clear()
             host.log_begins = host.log.begin_attempt()
         return Restart.HERE
 

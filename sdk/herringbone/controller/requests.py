@@ -24,15 +24,30 @@ if TYPE_CHECKING:
 SUFFIX = ".json"
 # A client sends one at a time; more of them would only fill the supervisors' pipes.
 _MAX_REQUESTS = 64
+# Answers for hosts that cannot give one.
+_OVER = "this host is over"
+_DEAF = "its supervisor takes no requests: it is stopped, or its program is not Herringbone's"
+_ABSENT = "the job has fewer hosts now, without this one"
 
 
-def forward(folder: str, hosts: Sequence[Host]) -> None:
-    """Send each request in the folder to the hosts that it names; answer for those that cannot take it."""
-    for request in take(folder):
+def forward(folder: str, hosts: Sequence[Host], absent: Sequence[str] = (), own: str = "") -> list[Request]:
+    """Send each request in the folder to the hosts that it names; answer for those that cannot take it.
+
+    `absent` are hosts of the job that are not in this attempt. Requests of the kind `own` go to no host: returns them.
+    """
+    requests = take(folder)
+    logs = f"{os.path.dirname(folder)}/logs"  # noqa: PTH120
+    for request in requests:
+        if request["kind"] == own:
+            continue
         line = encode(request)
         for host in hosts:
             if is_for(request, host.name) and not host.tell(line):
-                _answer(f"{os.path.dirname(folder)}/logs/{host.name}.events", host, request)  # noqa: PTH120
+                answer(logs, host.name, request, error=_OVER if host.exit_code is not None else _DEAF)
+        for name in absent:
+            if is_for(request, name):
+                answer(logs, name, request, error=_ABSENT)
+    return [request for request in requests if request["kind"] == own]
 
 
 def take(folder: str) -> list[Request]:
@@ -74,20 +89,15 @@ def _read(path: str) -> Request | None:
         os.close(descriptor)
 
 
-def _answer(events: str, host: Host, request: Request) -> None:
-    """Answer, in the host's file of events, for a host that cannot: the client would wait for nothing."""
-    why = (
-        "this host is over"
-        if host.exit_code is not None
-        else "its supervisor takes no requests: it is stopped, or its program is not Herringbone's"
-    )
-    event = {"kind": "answer", "t": time.time(), "host": host.name, "id": request["id"], "text": "", "error": why}
+def answer(logs: str, host: str, request: Request, *, text: str = "", error: str = "") -> None:
+    """Answer a request in the events of a host, which cannot or need not: the client would wait for nothing."""
+    event = {"kind": "answer", "t": time.time(), "host": host, "id": request["id"], "text": text, "error": error}
     try:
         # O_APPEND: the log's writer has the same file open, and each of the two writes whole lines.
-        file = os.open(events, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = os.open(f"{logs}/{host}.events", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, encode_event(event))
         finally:
             os.close(file)
-    except OSError as error:
-        complain(f"requests: {error}")
+    except OSError as problem:
+        complain(f"requests: {problem}")

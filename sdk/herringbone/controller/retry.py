@@ -78,7 +78,8 @@ class Attempt:
     and `announced` the log line that announced the next attempt. `checkpoint` is the name of the newest one at its end,
     "" without any, and `saved` the time at which that was written, in ns. `fault` is the kind of fault, "" for one
     of the user's patterns, `answer` what it was answered by, and `layout` the one with which the next attempt goes on,
-    where it takes another.
+    where it takes another. `next_hosts` is the number of hosts of the next one where that is why this one was ended:
+    it has not failed then. 0 is as many as before.
     """
 
     number: int
@@ -92,6 +93,7 @@ class Attempt:
     fault: str = ""
     answer: str = ""
     layout: str = ""
+    next_hosts: int = 0
 
 
 def policies_of(options: Options) -> Policies:
@@ -170,7 +172,7 @@ def decide(
     `machines` mean that all hosts are on one machine, so that none can be excluded and a policy that wants to ends the
     job. `stuck` are hosts with a process that nobody can end.
     """
-    if verdict.failure is None or match is None or len(earlier) >= retries:
+    if verdict.failure is None or match is None or num_failed(earlier) >= retries:
         return None
     if match.action not in (*RETRIES, BLAME_SILENT_HOST) or (match.action == EXCLUDE_HOST and not machines):
         return None
@@ -200,6 +202,11 @@ def replacements(verdict: Verdict, policies: Policies, earlier: Sequence[Attempt
     return before + (is_one and answer(UNHEALTHY, policies.faults) == EXCLUDE_HOST)
 
 
+def num_failed(attempts: Sequence[Attempt]) -> int:
+    """Return how many of the attempts have failed: one that made way for another number of hosts has not."""
+    return sum(not attempt.next_hosts for attempt in attempts)
+
+
 def describe_attempts(attempts: Sequence[Attempt], waits: str = "") -> str:
     """Return failed attempts as the JSON of a job's description, under SageMaker's names where it has some.
 
@@ -219,6 +226,7 @@ def describe_attempts(attempts: Sequence[Attempt], waits: str = "") -> str:
                     "FailureReason": attempt.why,
                     "ExcludedHosts": list(attempt.excluded),
                     **({"NextLayout": attempt.layout} if attempt.layout else {}),
+                    **({"NextHosts": attempt.next_hosts} if attempt.next_hosts else {}),
                 }
                 for attempt in attempts
             ],
@@ -257,7 +265,8 @@ def with_progress(attempt: Attempt, newest: Saved | None, earlier: Sequence[Atte
     """
     if newest is None:
         return attempt
-    before = [one for one in earlier if one.fault != UNHEALTHY][-_FRUITLESS:]
+    attempts = [one for one in earlier if one.fault != UNHEALTHY and not one.next_hosts]
+    before = [] if attempt.next_hosts else attempts[-_FRUITLESS:]
     if len(before) == _FRUITLESS and all((one.checkpoint, one.saved) == newest for one in before):
         raise LaunchError(
             f"no new step since checkpoint {newest.name} in {_FRUITLESS} attempts, which all began there; the log of "

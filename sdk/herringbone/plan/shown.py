@@ -25,6 +25,8 @@ _STAMP_CHARS = 24
 OWN_HOSTS = ("local_process", "local", "slurm", "ssh")
 # Those whose hosts Herringbone examines itself.
 EXAMINED = (*OWN_HOSTS, "kubernetes")
+# Those whose jobs may have another number of hosts while they run: `herringbone scale`.
+RESIZED = ("local_process", "local")
 
 
 def plan_rows(plan: Mapping[str, Any], *, advice: str | None = None, verbose: bool = False) -> list[tuple[str, str]]:

@@ -135,6 +135,7 @@ class ControllerConfig(TypedDict):
     `run_folder`: sockets; empty when each host makes its own.
     `retries`: number of restarts the job may have. `policies`: the members of `controller.retry.Policies`.
     `replans`: the layouts to take one after the other when the job runs out of memory.
+    `sizes`: the numbers of hosts that the job may have, largest first; empty for one that keeps its own.
     `spent`: the seconds of `max_run` and of the budget that earlier attempts on other machines have used.
     `budget`: None for a job whose price is not known.
     `warning`: how long before the end of `max_run` the hosts get SIGTERM.
@@ -162,6 +163,7 @@ class ControllerConfig(TypedDict):
     retries: int
     policies: dict[str, dict[str, str]]
     replans: list[ReplanConfig]
+    sizes: list[int]
     max_run: float
     spent: float
     budget: BudgetConfig | None

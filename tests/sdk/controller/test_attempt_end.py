@@ -88,7 +88,7 @@ class Hosts:
     """Hosts of a stand-in; `calls` are what the end of the attempt asked of them, and said."""
 
     job, policies, machines, earlier, compress, is_part = "a", Policies(), MACHINES, (), True, False
-    hourly_cost, has_others = None, False
+    hourly_cost, has_others, planned = None, False, None
 
     def __init__(self, verdict, *, retries=0, stopping="", restart=Restart.HERE, sent=None):
         self.verdict, self.retries, self.stopping = verdict, retries, stopping

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from herringbone.controller.container_files import clear_layers
-from herringbone.controller.containers import ContainerHost, Containers, Frames
+from herringbone.controller.containers.files import clear_layers
+from herringbone.controller.containers.site import ContainerHost, Containers, Frames
 from herringbone.engine.client import EngineRefusal
 from herringbone_contract.errors import EngineError
 

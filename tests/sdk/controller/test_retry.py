@@ -108,10 +108,10 @@ def test_a_stop_in_the_second_attempt_is_a_stop(script, backend):
     assert job.wait(timeout=10).status == "Stopped"
 
 
-@pytest.mark.parametrize("option", ["log_policies", "fault_policies", "min_instance_count"])
+@pytest.mark.parametrize("option", ["log_policies", "fault_policies"])
 def test_restart_options_without_retries_are_refused(script, backend, option):
     script("")
-    options = {"log_policies": {"flaky": "restart"}, "min_instance_count": 1, "fault_policies": {"hang": "restart"}}
+    options = {"log_policies": {"flaky": "restart"}, "fault_policies": {"hang": "restart"}}
     message = f"{option}: controls how a job restarts, and this job never restarts: give max_retry"
     with pytest.raises(Exception, match=message):
         submit(backend, **{option: options[option]})

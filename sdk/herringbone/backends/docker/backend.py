@@ -132,7 +132,7 @@ class DockerBackend(DetachedBackend):
         return container_access(self._engine, self._home, name, host)
 
     def _open_inherited(self, plan: JobPlan) -> list[int]:
-        """Open two connections per host, for its stream and its ending; see `controller.containers`."""
+        """Open two connections per host, for its stream and its ending; see `controller.containers.site`."""
         # Opened before the controller starts: a running process cannot be given further descriptors.
         return [self._engine.open().detach() for _ in range(2 * len(self._hosts(plan)))]
 

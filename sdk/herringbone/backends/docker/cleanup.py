@@ -6,7 +6,7 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker.request import ObjectLabel
-from herringbone.controller.containers import remove_container, remove_network
+from herringbone.controller.containers.calls import remove_container, remove_network
 from herringbone.engine.client import Engine
 from herringbone.system.processes import may_live, place
 

@@ -10,7 +10,7 @@ from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker.request import container_name, network_name, network_request
-from herringbone.controller.containers import remove_container, remove_network, start_container
+from herringbone.controller.containers.calls import remove_container, remove_network, start_container
 from herringbone.engine.client import Engine, EngineRefusal
 from herringbone_contract.errors import EngineError, ImageError, JobNameError, LaunchError
 

@@ -17,7 +17,7 @@ from herringbone.backends.review.disk import low_disk_warnings
 from herringbone.backends.review.links import link_warnings
 from herringbone.backends.review.settings import unserved_answers, unserved_settings
 from herringbone.code.files import check_source, measure_code
-from herringbone.plan.channels import check_shares, is_augmented, refused_channels
+from herringbone.plan.channels import check_shares, is_augmented, is_piped, refused_channels
 from herringbone.plan.frameworks import unused_versions
 from herringbone.plan.inputs import Channel, local_path
 from herringbone.plan.options.members import FIELDS
@@ -25,7 +25,7 @@ from herringbone.plan.options.names import HUGGING_FACE_VERSIONS
 from herringbone.plan.options.typed import changed_options
 from herringbone.plan.plan import HostPlan, JobPlan, refuse
 from herringbone.plan.s3 import uses_s3
-from herringbone.plan.shown import OWN_HOSTS
+from herringbone.plan.shown import OWN_HOSTS, RESIZED
 from herringbone.plan.texts import check_path
 from herringbone.records.home import JobFolder, find_home
 from herringbone.s3.pipes.records import parse_lines
@@ -46,7 +46,6 @@ UNUSED = (
         "sagemaker_session",
         "max_wait",
         "priority",
-        "min_instance_count",
         "retry_without_client",
         "extra_request",
         "slurm",
@@ -103,12 +102,13 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
     refusals = {name: reason for name, reason in {**REFUSED, **refused}.items() if options.get(name)}
     if not (plan.options.max_retry_attempts or retries):
         reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
-        restarting = ("log_policies", "min_instance_count", "retry_without_client")
+        resized = () if backend in RESIZED else ("min_instance_count",)
+        restarting = ("log_policies", *resized, "retry_without_client")
         refusals |= {name: reason for name in restarting if name in options}
         answers = plan.options.fault_policies.items()
         if kinds := [kind for kind, answer in answers if answer in RETRIES]:
             refusals["fault_policies"] = f"{reason}, or another answer to {', '.join(kinds)}"
-    refuse(backend, unserved_answers(plan) | refusals | _refused_values(plan))
+    refuse(backend, unserved_answers(plan) | refusals | _refused_values(plan) | _divided(plan))
 
 
 def check_hosts(backend: str, plan: JobPlan) -> None:
@@ -239,6 +239,17 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
             f"container_local_output_path is served as /opt/ml/output/tensorboard only here, not as {written}"
         )
     return refusals | refused_channels(plan)
+
+
+def _divided(plan: JobPlan) -> dict[str, str]:
+    """Return the refusal for a job whose hosts have data that would be another's with another number of hosts."""
+    if plan.backend not in RESIZED or not plan.fewer_hosts:
+        return {}
+    for channel in plan.channels:
+        if is_piped(channel, plan) or channel.is_split:
+            how = "is read from FIFOs" if is_piped(channel, plan) else "is divided among the hosts"
+            return {"min_instance_count": f"channel {channel.name!r} {how}, so the job keeps its hosts; leave it out"}
+    return {}
 
 
 def _check_channel(backend: str, channel: Channel) -> None:

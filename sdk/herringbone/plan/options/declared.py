@@ -108,7 +108,8 @@ local_process. Unit: GPUs. Backends: local_process, local, ssh, k8s."""
     """How often a failed job starts again, from its checkpoints. Unit: restarts. \
 Backends: local_process, local, ssh, slurm, k8s, ml."""
     min_instance_count: int | None
-    """The fewest hosts with which a retry may run. Unit: hosts. Backends: ssh, k8s."""
+    """The fewest hosts with which a retry, or `herringbone scale`, may go on. Unit: hosts. Backends: local_process, \
+local, ssh, k8s."""
     retry_without_client: bool | None
     """Have the job's machines start retries by themselves, with the client gone, too. None: where they can, and \
 are not two. Backends: ssh, k8s."""

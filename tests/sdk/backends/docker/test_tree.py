@@ -15,7 +15,7 @@ from tests.plans import plan_of
 from herringbone.backends.docker.tree import fetched_of, fill_host, mounts_of
 from herringbone.backends.docker.tree_archive import write_tar
 from herringbone.backends.process.tree import fill_host as fill_process
-from herringbone.controller.container_files import fetch
+from herringbone.controller.containers.files import fetch
 from herringbone.plan.inputs import TrainingInput
 from herringbone.plan.request import make_request
 from herringbone.plan.source import find_source

@@ -16,15 +16,21 @@ import signal
 import time
 from functools import partial
 
-from herringbone.controller.hosts import Host, Restart, Site
+from herringbone.controller.containers.calls import (
+    CONFLICT,
+    NOT_FOUND,
+    remove_container,
+    remove_network,
+    start_container,
+)
+from herringbone.controller.hosts import Host, Restart, Site, next_hosts
 from herringbone.controller.log_files import LogFile, complain
-from herringbone.engine.client import Engine, EngineRefusal, hijack, read_head, send
+from herringbone.engine.client import Engine, EngineRefusal
 from herringbone_contract.errors import ArchiveError, EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from socket import socket
     from threading import Thread
 
     from herringbone.controller.retry import Attempt
@@ -34,7 +40,6 @@ _HEADER_BYTES = 8
 _ANSWER_BYTES = 65_536
 # The shell's exit code of a killed process: the only guess for a container that the engine no longer knows.
 _KILLED_CODE = 137
-_NOT_FOUND, _CONFLICT = 404, 409
 _ENGINE_GONE = "the container engine went away while the job ran, and took the container with it"
 _SIGNAL_CODE = 128
 _ENDED_BY_OTHERS = (
@@ -116,7 +121,7 @@ class ContainerHost(Host):
                 self._engine.post(f"/containers/{self.id}/kill", signal=signal.Signals(number).name)
             except EngineRefusal as error:
                 # A conflict means that the container is paused, or that it has just ended.
-                if error.status == _CONFLICT and self.unpause():
+                if error.status == CONFLICT and self.unpause():
                     continue
             return
 
@@ -133,7 +138,7 @@ class ContainerHost(Host):
             state: dict[str, object] = self._engine.get(f"/containers/{self.id}/json")["State"]
         except EngineRefusal as error:
             # Not found: somebody removed the container, for example with `docker rm -f`.
-            if error.status != _NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
             return {}
         return state
@@ -227,7 +232,7 @@ class Containers(Site):
         self._config = containers
         self._engine = Engine(containers["engine"])
         self._layers = f"{os.path.dirname(config['logs'])}/layers"  # noqa: PTH120
-        self._host_configs, self._retries = config["hosts"], config["retries"]
+        self._host_configs, self._retries, self._logs = config["hosts"], config["retries"], config["logs"]
         # Set by the loop's thread in `collect`, and joined by it in `remove`.
         self._removal: Thread | None = None
         self.hosts = [
@@ -258,9 +263,9 @@ class Containers(Site):
         import threading
         import urllib.parse
 
-        from herringbone.controller import container_files
+        from herringbone.controller.containers import files
 
-        _ = http.client, subprocess, threading, urllib.parse, container_files
+        _ = http.client, subprocess, threading, urllib.parse, files
 
     def on_host_failure(self) -> None:
         """Let paused and stopped hosts go on, so that they receive the failure notice and end by themselves.
@@ -279,6 +284,8 @@ class Containers(Site):
         """Ask why hosts failed, fetch their files, and start to remove containers that no attempt needs."""
         from threading import Thread
 
+        from herringbone.controller.retry import num_failed
+
         for host in self.hosts:
             if host.exit_code and not host.cause:
                 host.explain()
@@ -288,7 +295,7 @@ class Containers(Site):
                 host.cause = host.cause or str(error)
                 # A host whose files could not be fetched has failed, even if its program succeeded.
                 host.exit_code = host.exit_code or 1
-        if len(self.failed_attempts) >= self._retries:
+        if num_failed(self.failed_attempts) >= self._retries and self.planned is None:
             # Removal takes the engine a while, and the controller packs the model meanwhile. `remove` joins this.
             self._removal = Thread(target=self._remove_all)
             self._removal.start()
@@ -296,7 +303,8 @@ class Containers(Site):
     def restart(self, failed: Sequence[Attempt]) -> Restart:
         """Start the same containers again, over new connections."""
         self.failed_attempts = failed
-        self.hosts = [self._restart_host(host) for host in self.hosts]
+        nexts = next_hosts(self._host_configs, self.hosts, failed, self._logs)
+        self.hosts = [self._restart_host(config, log) for config, log in nexts]
         return Restart.HERE
 
     def remove(self) -> None:
@@ -308,18 +316,18 @@ class Containers(Site):
     def abandon(self) -> None:
         self._remove_all()
 
-    def _restart_host(self, host: ContainerHost) -> ContainerHost:
+    def _restart_host(self, config: HostConfig, log: LogFile) -> ContainerHost:
+        container = self._config["containers"][config["name"]]
         # The tree is mounted in the container, so files of the failed attempt must go before the start.
-        host.clear()
+        Host(config, log).clear()
         with self._engine.open() as stream, self._engine.open() as ending:
-            start_container(self._engine, host.id, stream, ending, self._config["line"].encode())
+            start_container(self._engine, container["id"], stream, ending, self._config["line"].encode())
             # Detached only after the start succeeded, so that an error closes both.
             connections = {"stream": stream.detach(), "ending": ending.detach()}
-        container: ContainerConfig = {**self._config["containers"][host.name], **connections}  # type: ignore[typeddict-item]
-        config = next(config for config in self._host_configs if config["name"] == host.name)
-        restarted = ContainerHost(config, host.log, container, self._engine, reads_line=bool(self._config["line"]))
+        container = {**container, **connections}  # type: ignore[typeddict-item]
+        restarted = ContainerHost(config, log, container, self._engine, reads_line=bool(self._config["line"]))
         # Policies and the log tail must not see lines of the failed attempt.
-        restarted.log_begins = host.log.begin_attempt()
+        restarted.log_begins = log.begin_attempt()
         return restarted
 
     def _fetch(self, host: ContainerHost) -> None:
@@ -327,7 +335,7 @@ class Containers(Site):
         if folders:
             from pathlib import Path
 
-            from herringbone.controller.container_files import fetch
+            from herringbone.controller.containers.files import fetch
 
             for inside, target in folders.items():
                 fetch(self._engine, host.id, inside, Path(target), lambda text: host.log.say(text, time.time()))
@@ -339,13 +347,15 @@ class Containers(Site):
         has_layers = os.getuid() != 0 and os.path.isdir(self._layers)  # noqa: PTH112
         image = self._image() if has_layers else None
         # In parallel: the engine takes about as long for all of them as for one.
-        removals = [Thread(target=self._try, args=(remove_container, host.id)) for host in self.hosts]
+        # All of the job, of which some may be in no host of this attempt.
+        containers = [container["id"] for container in self._config["containers"].values()]
+        removals = [Thread(target=self._try, args=(remove_container, container)) for container in containers]
         for removal in removals:
             removal.start()
         for removal in removals:
             removal.join()
         if image is not None:
-            from herringbone.controller.container_files import clear_layers
+            from herringbone.controller.containers.files import clear_layers
 
             self._try(partial(clear_layers, image=image), self._layers)
         # The engine refuses to remove a network that has containers.
@@ -364,37 +374,3 @@ class Containers(Site):
             remove(self._engine, name)
         except EngineError as error:
             complain(error)
-
-
-def start_container(engine: Engine, container: str, stream: socket, ending: socket, line: bytes) -> None:
-    """Start a container whose output arrives on `stream` and whose end arrives on `ending`; `line` is its first input.
-
-    The order matters: attach before the start, so that no byte of output is lost, and wait for the end before there
-    can be one.
-    """
-    path = f"/containers/{container}"
-    hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
-    # The supervisor reads this line before anything else, and the engine keeps it until it does.
-    stream.sendall(line)
-    send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
-    # The head arrives at once and means that the engine watches the container; the body arrives at the end.
-    read_head(ending)
-    engine.post(f"{path}/start")
-
-
-def remove_container(engine: Engine, container: str) -> None:
-    """Kill and remove a container; a container that is gone, or that another process is removing, is no error."""
-    try:
-        engine.delete(f"/containers/{container}", force=True, v=True)
-    except EngineRefusal as error:
-        if error.status not in (_NOT_FOUND, _CONFLICT):
-            raise
-
-
-def remove_network(engine: Engine, network: str) -> None:
-    """Remove a network; a network that is gone is no error."""
-    try:
-        engine.delete(f"/networks/{network}")
-    except EngineRefusal as error:
-        if error.status != _NOT_FOUND:
-            raise
