@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 HOSTS = 3
 KINDS = {"rank": "each host's part from its own memory", "host": "from a neighbour's memory", "two": "from disk"}
 
-SCRIPT = '''
+SCRIPT = """
 import hashlib, json, os, signal, socket, struct, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
@@ -104,7 +104,7 @@ if rank == 0:
     flat = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     print("weights", hashlib.sha256(flat).hexdigest(), flush=True)
 dist.destroy_process_group()
-'''
+"""
 
 
 def schedule(count: int, chance: random.Random) -> list[tuple[int, str, int]]:
