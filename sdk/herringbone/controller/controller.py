@@ -25,6 +25,7 @@ import time
 
 from herringbone.controller.helpers import MetricsProcess, PipeProcess, S3Process
 from herringbone.controller.hosts import Conclusion, Host
+from herringbone.controller.log_files import requests_folder
 from herringbone.controller.permit import Permit
 from herringbone.controller.silence import Step
 from herringbone.controller.standstills import Standstills
@@ -380,15 +381,6 @@ class Controller:
         for host in self._living:
             host.signal(signal.SIGINT if first else signal.SIGKILL)
         self._kill_at = time.monotonic() + _LAST_CHANCE_SECONDS
-
-
-def requests_folder(logs: str) -> str:
-    """Return the folder in which clients leave requests, next to that of the logs.
-
-    >>> requests_folder("/jobs/digits-1/logs")
-    '/jobs/digits-1/requests'
-    """
-    return f"{os.path.dirname(logs)}/requests"  # noqa: PTH120
 
 
 def load_modules() -> None:

@@ -285,3 +285,12 @@ def say(path: str, text: str) -> None:
     log = LogFile(path)
     log.say(text, time.time())
     log.close(time.time())
+
+
+def requests_folder(logs: str) -> str:
+    """Return the folder in which clients leave requests, next to that of the logs.
+
+    >>> requests_folder("/jobs/digits-1/logs")
+    '/jobs/digits-1/requests'
+    """
+    return f"{os.path.dirname(logs)}/requests"  # noqa: PTH120

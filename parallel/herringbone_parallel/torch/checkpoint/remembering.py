@@ -49,7 +49,7 @@ class Remembering:
 
     @property
     def is_on(self) -> bool:
-        """Whether the job has holders, and saves into memory were possible until now."""
+        """Report whether the job has holders, and saves into memory were possible until now."""
         return self._path is not None
 
     def at(self, step: int, peers: Peers, start: _Start, is_idle: Callable[[], bool]) -> None:
