@@ -90,6 +90,7 @@ def run(settings: dict[str, Any], fault: str, at: int) -> dict[str, float]:
             "OMP_NUM_THREADS": "1",
             "ALL_SAVE": "yes" if "backend" in settings else "no",
             "AT": str(at),
+            **({"HERRINGBONE_STANDBY": "off"} if os.environ.get("NO_STANDBY") else {}),
         },
     )
     if job.wait(timeout=_SECONDS).status != "Completed":
@@ -168,7 +169,10 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--image")
     parser.add_argument("--at", type=int, default=13)
+    parser.add_argument("--no-standby", action="store_true", help="measure restarts that import again")
     options = parser.parse_args()
+    if options.no_standby:
+        os.environ["NO_STANDBY"] = "yes"
     found: dict[str, dict[str, float]] = {}
     with in_folder(SCRIPT) as folder:
         for name in options.engines.split(","):
