@@ -165,6 +165,8 @@ class RankVariable:
     # JSON: the addresses of hosts whose names no name server knows.
     HOST_NAMES = "HERRINGBONE_HOST_NAMES"
     MASTER_PORT = "MASTER_PORT"
+    # The number of hosts for which a script gives its batch size, with `keep_global_batch`; fewer may run now.
+    FULL_HOSTS = "HERRINGBONE_FULL_HOSTS"
     # The FIFO to which ranks send events (`events.emit`); absent without an observer.
     EVENTS = "HERRINGBONE_EVENTS"
 

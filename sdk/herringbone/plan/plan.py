@@ -17,6 +17,7 @@ import msgspec
 
 from herringbone.plan.budget import budget_seconds
 from herringbone.plan.code_size import CodeSize
+from herringbone.plan.host_counts import fewer_hosts
 from herringbone.plan.inputs import Channel, model_channel
 from herringbone.plan.names import check_environment, check_hyperparameters, none_notes
 from herringbone.plan.options.typed import InstanceGroup, Options
@@ -25,9 +26,9 @@ from herringbone.plan.secrets import check_arguments, masked_request
 from herringbone.plan.shown import EXAMINED, OWN_HOSTS, plan_rows, rows_text
 from herringbone.plan.source import SourceCode
 from herringbone_contract import reduce_servers
-from herringbone_contract.constants import HostVariable, Key
+from herringbone_contract.constants import HostVariable, Key, RankVariable
 from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
-from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
+from herringbone_contract.errors import HerringboneError, InputError, OptionError, UnsupportedError
 from herringbone_contract.events.drain import described
 from herringbone_contract.faults.policies import FAULTS
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
@@ -120,8 +121,9 @@ class JobPlan(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that the user adds to each rank's environment, unmasked."""
-        return self.options.environment
+        """The variables that each rank's environment gets besides those of its host, unmasked."""
+        full = {RankVariable.FULL_HOSTS: str(len(self.hosts))} if self.options.keep_global_batch else {}
+        return {**self.options.environment, **full}
 
     @property
     def script_job_name(self) -> str:
@@ -264,7 +266,7 @@ def make_plan(request: JobRequest, source: SourceCode | None, *, job_name: str, 
         hosts=hosts,
         source=source,
         hyperparameters=hyperparameters,
-        fewer_hosts=_fewer_hosts(options, groups, distribution, hosts),
+        fewer_hosts=fewer_hosts(options, len(groups), distribution, len(hosts), hosts[0].ranks),
         warnings=() if source is None else none_notes(values),
     )
 
@@ -334,33 +336,6 @@ def refuse(backend: str, refusals: dict[str, str]) -> None:
     if refusals:
         lines = [f"{name}: {reason}" for name, reason in refusals.items()]
         raise UnsupportedError(f"{backend} cannot serve this job:\n  " + "\n  ".join(lines))
-
-
-def _fewer_hosts(
-    options: Options, groups: tuple[InstanceGroup, ...], distribution: Distribution, hosts: tuple[HostPlan, ...]
-) -> tuple[int, ...]:
-    """Return the host counts below the job's own, down to `min_instance_count`, for which a layout exists."""
-    minimum = options.min_instance_count
-    if minimum is None:
-        return ()
-    if len(groups) > 1:
-        raise OptionError("min_instance_count: a job of several instance_groups keeps its hosts; leave it out")
-    if minimum > len(hosts):
-        raise OptionError(f"min_instance_count: {minimum} is more than instance_count, {len(hosts)}")
-    ranks = hosts[0].ranks
-    counts = []
-    # Largest first, because a retry takes the first count for which it gets hosts.
-    for count in range(len(hosts) - 1, minimum - 1, -1):
-        try:
-            if ranks is not None:
-                check_layout(distribution, hosts=count, processes_per_host=ranks)
-        except DistributionError as error:
-            # The user named this count, so it has to work. A count in between may fail: the job skips it.
-            if count == minimum:
-                raise DistributionError(f"min_instance_count: {minimum}: {error}") from None
-        else:
-            counts.append(count)
-    return tuple(counts)
 
 
 def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tuple[Channel, ...]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from herringbone_contract.constants import RankVariable
 from herringbone_contract.errors import ParallelError
 
+OPTION = "keep_global_batch"
 # Python's and NumPy's, among the attributes of a sampler.
 _GENERATORS = ("Random", "Generator", "RandomState")
 
@@ -95,3 +98,15 @@ def _check_stream(loader: DataLoader[Any]) -> None:
                 " herringbone_parallel.torch.position.api.Shards"
             )
         source = getattr(source, "ex_iterable", None)
+
+
+def full_ranks() -> int:
+    """Return the number of ranks for which the script gives its batch size; 0 where the global batch may change."""
+    hosts = int(os.environ.get(RankVariable.FULL_HOSTS, "0"))
+    return hosts * int(os.environ.get(RankVariable.LOCAL_WORLD_SIZE, "1"))
+
+
+def refuse(what: str) -> None:
+    """Raise `ParallelError` where the global batch is to be kept, and `what` would not keep it."""
+    if full_ranks():
+        raise ParallelError(f"{OPTION}: {what} does not keep the global batch; leave the option out")

@@ -26,7 +26,7 @@ from herringbone_parallel.job_folders import CHECKPOINT_VARIABLE
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.hugging_face_hooks import POSITION_LIGHTNING
 from herringbone_parallel.torch.position import lightning_stops, random_state
-from herringbone_parallel.torch.position.checks import check
+from herringbone_parallel.torch.position.checks import check, refuse
 from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import Samples
 from herringbone_parallel.torch.position.prepared import Numbers
@@ -124,6 +124,7 @@ class LightningTracker(Tracker):
 
 
 def _follow(loop: Any) -> None:
+    refuse("Lightning")
     saved, loop._herringbone_saved = getattr(loop, "_herringbone_saved", None), None
     trackers = []
     for loader in loop._combined_loader.flattened:

@@ -86,6 +86,10 @@ class Samples:
             return 0
         return position.repeated(self.length - before, self.ranks, self._rank, batches * self.size)
 
+    def weight(self, before: int, batches: int) -> float:  # noqa: ARG002
+        """Return the weight of this rank's newest batch in an average over the ranks."""
+        return 1.0
+
     def check_ranks(self, ranks: int) -> None:
         """Raise `ParallelError` if an order that so many ranks shared cannot go on here."""
         if ranks != self.ranks and not self.replicas:
@@ -196,14 +200,19 @@ def watched(drawing: list[Any], indices: Iterable[Any], note: Note, most: int | 
         yield index
 
 
+def whole_order(sampler: DistributedSampler[Any]) -> list[int]:
+    """Return the order of an epoch that the ranks share."""
+    whole: Any = copy.copy(sampler)
+    whole.num_replicas, whole.rank, whole.drop_last = 1, 0, False
+    whole.num_samples = whole.total_size = len(whole.dataset)
+    return list(whole)
+
+
 def _rest(sampler: Any, used: int) -> Iterable[int]:
     """Return what is left to this rank of an epoch of which the ranks have used so many samples together."""
     if not isinstance(sampler, DistributedSampler):
         return islice(sampler, used, None)
-    whole: Any = copy.copy(sampler)
-    whole.num_replicas, whole.rank, whole.drop_last = 1, 0, False
-    whole.num_samples = whole.total_size = len(whole.dataset)
-    order, ranks, rank = list(whole), sampler.num_replicas, sampler.rank
+    order, ranks, rank = whole_order(sampler), sampler.num_replicas, sampler.rank
     drop_last = sampler.drop_last
     if type(sampler) is not DistributedSampler and list(sampler) != position.share(order, 0, ranks, rank, drop_last):
         raise ParallelError(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from herringbone_parallel.torch.position.packed import Packed, packed, unpacked
+from herringbone_parallel.torch.position.random_state import Packed, packed, unpacked
 
 # Larger ones are tables, which no rank changes.
 _MOST = 1 << 16

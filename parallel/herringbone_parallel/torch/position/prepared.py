@@ -25,7 +25,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.position import random_state
-from herringbone_parallel.torch.position.checks import check, is_torchs
+from herringbone_parallel.torch.position.checks import check, is_torchs, refuse
 from herringbone_parallel.torch.position.loader import follow
 from herringbone_parallel.torch.position.orders import ASKED, Note, Samples
 from herringbone_parallel.torch.position.random_state import RandomState
@@ -235,6 +235,7 @@ _followed: weakref.WeakSet[PreparedTracker] = weakref.WeakSet()
 
 def prepare(loader: Any) -> str:
     """Follow a loader that accelerate has prepared; return the reason where nobody can."""
+    refuse("accelerate, as in Trainer,")
     base = getattr(loader, "base_dataloader", None)
     if base is None or not hasattr(loader, "synchronized_generator"):
         return "dispatch_batches reads on one rank for all"

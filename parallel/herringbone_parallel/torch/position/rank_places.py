@@ -24,9 +24,8 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.files import write_whole
 from herringbone_parallel.job_folders import CHECKPOINT_VARIABLE
 from herringbone_parallel.torch.position import prepared, random_state
-from herringbone_parallel.torch.position.packed import Packed
 from herringbone_parallel.torch.position.prepared import Numbers
-from herringbone_parallel.torch.position.random_state import RandomState
+from herringbone_parallel.torch.position.random_state import Packed, RandomState
 from herringbone_parallel.torch.position.tracker import Place
 
 NONE_SAVED = "this checkpoint has no place in the data: the script goes on in the way of its library"

@@ -23,7 +23,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import random_state
 from herringbone_parallel.torch.position.orders import ByBatches
-from herringbone_parallel.torch.position.packed import packed, unpacked
+from herringbone_parallel.torch.position.random_state import packed, unpacked
 from herringbone_parallel.torch.position.seeded import Seeded, replaced
 
 

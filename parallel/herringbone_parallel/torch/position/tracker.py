@@ -144,6 +144,11 @@ class Tracker:
         """The samples at the end of the newest batch that only fill the last round of the ranks."""
         return self.order.repeated(self._before, self.taken)
 
+    @property
+    def weight(self) -> float:
+        """The weight of the newest batch's gradients in an average over the ranks."""
+        return self.order.weight(self._before, self.taken) if isinstance(self.order, Samples) else 1.0
+
     def note(self, why: str) -> None:
         """Refuse checkpoints from now on: nobody can repeat the order, or knows what was used."""
         self._unrepeatable = why

@@ -35,6 +35,8 @@ from herringbone_parallel.torch.checkpoint.reading import pass_over
 from herringbone_parallel.torch.checkpoint.remembering import Remembering
 from herringbone_parallel.torch.checkpoint.states import decode, encode
 from herringbone_parallel.torch.position import optimizer_states, own_buffers, random_state
+from herringbone_parallel.torch.position.checks import full_ranks, refuse
+from herringbone_parallel.torch.position.global_batch import divide
 from herringbone_parallel.torch.position.loader import track
 from herringbone_parallel.torch.position.orders import Samples
 from herringbone_parallel.torch.position.rank_places import RankPlace, notice
@@ -79,7 +81,13 @@ class Training:
         ours = self._pipeline.names if self._pipeline is not None else set[str]()
         self._models = {n: part for n, part in parts.items() if isinstance(part, nn.Module) and n not in ours}
         self._optimizers = {name: part for name, part in parts.items() if isinstance(part, Optimizer)}
-        self._trackers = {name: track(part) for name, part in parts.items() if isinstance(part, DataLoader)}
+        loaders = {name: part for name, part in parts.items() if isinstance(part, DataLoader)}
+        if full := full_ranks():
+            if self._pipeline is not None or len(loaders) != 1:
+                refuse("a Training of a pipeline, or of another number of loaders than one,")
+            self._trackers = {name: divide(part, self._models.values(), full) for name, part in loaders.items()}
+        else:
+            self._trackers = {name: track(part) for name, part in loaders.items()}
         if self._pipeline is not None:
             for name, tracker in self._trackers.items():
                 self._pipeline.check_loader(name, tracker.order.replicas)

@@ -66,9 +66,10 @@ def check_image(plan: JobPlan, image: Image, backend: str = _NAME) -> None:
 
 def check_engine(plan: JobPlan, engine: Engine) -> None:
     """Raise `UnsupportedError` for an option that a remote engine cannot serve."""
-    if plan.options.max_retry_attempts is not None and not engine.is_local:
+    again = next((name for name in ("max_retry_attempts", "min_instance_count") if getattr(plan.options, name)), None)
+    if again is not None and not engine.is_local:
         raise UnsupportedError(
-            f"max_retry_attempts: the checkpoints of a host are in its container at {engine.address} and are "
+            f"{again}: the checkpoints of a host are in its container at {engine.address} and are "
             "removed with it; leave it out, or submit on the engine's machine"
         )
     piped = next((channel.name for channel in plan.channels if is_piped(channel, plan)), None)

@@ -18,7 +18,7 @@ from herringbone.backends.review.links import link_warnings
 from herringbone.backends.review.settings import unserved_answers, unserved_settings
 from herringbone.code.files import check_source, measure_code
 from herringbone.plan.channels import check_shares, is_augmented, is_piped, refused_channels
-from herringbone.plan.frameworks import unused_versions
+from herringbone.plan.frameworks import script_framework, unused_versions
 from herringbone.plan.inputs import Channel, local_path
 from herringbone.plan.options.members import FIELDS
 from herringbone.plan.options.names import HUGGING_FACE_VERSIONS
@@ -108,7 +108,7 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
         answers = plan.options.fault_policies.items()
         if kinds := [kind for kind, answer in answers if answer in RETRIES]:
             refusals["fault_policies"] = f"{reason}, or another answer to {', '.join(kinds)}"
-    refuse(backend, unserved_answers(plan) | refusals | _refused_values(plan) | _divided(plan))
+    refuse(backend, unserved_answers(plan) | refusals | _refused_values(plan) | _fixed(plan))
 
 
 def check_hosts(backend: str, plan: JobPlan) -> None:
@@ -241,8 +241,10 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
     return refusals | refused_channels(plan)
 
 
-def _divided(plan: JobPlan) -> dict[str, str]:
-    """Return the refusal for a job whose hosts have data that would be another's with another number of hosts."""
+def _fixed(plan: JobPlan) -> dict[str, str]:
+    """Return the refusal for a job whose data, or whose batches, are for its own number of hosts."""
+    if plan.options.keep_global_batch and (framework := script_framework(plan)) not in (None, "pytorch"):
+        return {"keep_global_batch": f"loops of PyTorch with `Training` keep it, not {framework}; leave it out"}
     if plan.backend not in RESIZED or not plan.fewer_hosts:
         return {}
     for channel in plan.channels:

@@ -21,14 +21,8 @@ from herringbone.plan.git import GitConfig
 from herringbone.plan.notify import Notify
 from herringbone.plan.options.kubernetes import KubernetesSettings
 from herringbone.plan.options.slurm import SlurmSettings
-from herringbone.plan.options.typed import (
-    InputMode,
-    InstanceGroup,
-    LogAction,
-    MetricDefinition,
-    RepositoryAccess,
-    TensorBoardOutputConfig,
-)
+from herringbone.plan.options.typed import InstanceGroup, MetricDefinition, TensorBoardOutputConfig
+from herringbone.plan.options.words import InputMode, LogAction, RepositoryAccess
 
 
 class ScriptArguments(TypedDict, total=False):
@@ -110,6 +104,9 @@ Backends: local_process, local, ssh, slurm, k8s, ml."""
     min_instance_count: int | None
     """The fewest hosts with which a retry, or `herringbone scale`, may go on. Unit: hosts. Backends: local_process, \
 local, ssh, k8s."""
+    keep_global_batch: bool | None
+    """Let a step use as many samples on fewer hosts, by larger batches of the ranks; for loops with `Training`. \
+Needs `min_instance_count`."""
     retry_without_client: bool | None
     """Have the job's machines start retries by themselves, with the client gone, too. None: where they can, and \
 are not two. Backends: ssh, k8s."""

@@ -14,7 +14,8 @@ import re
 from typing import Any, NamedTuple, get_args
 
 from herringbone.plan.options import declared as options_dict
-from herringbone.plan.options.typed import InputMode, LogAction, Options, RepositoryAccess
+from herringbone.plan.options.typed import Options
+from herringbone.plan.options.words import InputMode, LogAction, RepositoryAccess
 
 BACKENDS = ("local_process", "local", "ssh", "slurm", "k8s", "ml")
 _ALIASES = {"InputMode": InputMode, "LogAction": LogAction, "RepositoryAccess": RepositoryAccess}

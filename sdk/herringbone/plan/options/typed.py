@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,6 +29,7 @@ from herringbone.plan.options.names import (
     refuse_left_out,
 )
 from herringbone.plan.options.slurm import SlurmSettings, check_slurm_settings
+from herringbone.plan.options.words import InputMode, LogAction, RepositoryAccess
 from herringbone.plan.texts import check_texts
 from herringbone.system.times import parse_span
 from herringbone_contract.checkpoint.keeping import Keep
@@ -42,10 +43,6 @@ MaxSeconds = Annotated[int, msgspec.Meta(ge=1, le=315_360_000)]
 Hosts = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Dollars = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-InputMode = Literal["File", "Pipe", "FastFile"]
-RepositoryAccess = Literal["Platform", "Vpc"]
-# The reaction to a failed attempt whose log matches a policy; docs/do/resume.md.
-LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
 DAY_SECONDS = 86_400
 _IMAGE = "AlgorithmSpecification.TrainingImageConfig"
 
@@ -104,6 +101,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     use_spot_instances: Annotated[bool, Member("EnableManagedSpotTraining", alone=True)] = False
     max_retry_attempts: Annotated[Positive | None, Member("RetryStrategy.MaximumRetryAttempts")] = None
     min_instance_count: Positive | None = None
+    keep_global_batch: bool = False
     # None: where they can. True refuses a job whose machines cannot.
     retry_without_client: bool | None = None
     hang_timeout: NotNegative | None = None

@@ -303,6 +303,30 @@ def test_a_killed_host_is_restarted_with_its_checkpoints(submit, engine):
     assert [path.read_text() for path in sorted(folder.iterdir())] == ["sent again in private"] * 2
 
 
-def test_retries_on_a_remote_engine_are_refused(submit, by_tcp):
-    with pytest.raises(UnsupportedError, match="max_retry_attempts: the checkpoints of a host are in its container"):
-        submit(SLEEP, max_retry_attempts=1)
+def test_a_job_goes_on_in_other_numbers_of_containers(submit):
+    job = submit(
+        "import json, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "hosts = json.loads(pathlib.Path('/opt/ml/input/config/resourceconfig.json').read_text())['hosts']\n"
+        "print('among', len(hosts), flush=True)\n"
+        "if pathlib.Path('/opt/ml/checkpoints/end').exists(): sys.exit(0)\n"
+        "if len(hosts) == 1: pathlib.Path('/opt/ml/checkpoints/end').touch()\n"
+        "time.sleep(60)",
+        instance_count=2,
+        min_instance_count=1,
+    )
+
+    def begun():
+        return sum(line.text.startswith("among") for line in job.logs())
+
+    for count, hosts in ((2, 1), (3, 2)):
+        wait_until(lambda count=count: begun() == count)
+        job.scale(hosts)
+    assert job.wait(timeout=30).status == "Completed"
+    assert [line.text for line in job.logs(rank=0)] == ["among 2", "among 1", "among 2"]
+
+
+@pytest.mark.parametrize("option", ["max_retry_attempts", "min_instance_count"])
+def test_restarts_on_a_remote_engine_are_refused(submit, by_tcp, option):
+    with pytest.raises(UnsupportedError, match=f"{option}: the checkpoints of a host are in its container"):
+        submit(SLEEP, **{option: 1})
