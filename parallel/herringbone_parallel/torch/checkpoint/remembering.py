@@ -20,6 +20,8 @@ from herringbone_parallel.torch.checkpoint import memory
 from herringbone_parallel.torch.checkpoint.peers import Peers
 from herringbone_parallel.torch.checkpoint.targets import MemoryTarget, Target
 
+# An interval is told again when it has changed by this factor.
+_TOLD_AGAIN = 4
 # The first steps load libraries and find their kernels.
 _FIRST = 3
 # What the ranks exchange: none may save, this rank must wait, or has no holder.
@@ -38,7 +40,7 @@ class Remembering:
         fixed = os.environ.get(HostVariable.MEMORY_STEPS, "")
         # Given by the user, otherwise measured.
         self._fixed = int(fixed) if fixed.isdecimal() and int(fixed) > 0 else 0
-        self._every = self._fixed
+        self._every = self._told = self._fixed
         self._next: int | None = None
         # Ranks with a group of their own: on one rank, an earlier save may still talk in the background, and on another
         # not, so that this exchange would meet that talk.
@@ -67,7 +69,9 @@ class Remembering:
         if self._peers is None:
             self._peers = Peers.of_group() if peers.size > 1 else peers
         state, every = self._peers.begin_maxima((self._state(is_idle), self._wanted(step, now)))()
-        if every != self._every and self._blocked and peers.rank == 0:
+        far = max(every, self._told) >= _TOLD_AGAIN * min(every, self._told)
+        if far and self._blocked and peers.rank == 0:
+            self._told = every
             shown = f"one holds the loop up for {self._blocked * 1e3:.1f} ms, {BLOCKED_SHARE:.0%} of its time at most"
             self._say(f"saves into memory every {every} steps: {shown}")
         self._every = every
