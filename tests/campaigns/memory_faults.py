@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from herringbone_parallel.torch.checkpoint import writing
 from herringbone_parallel.torch.position.api import Training
 
-FAULTS, MARKS = json.loads(os.environ["FAULTS"]), Path(os.environ["MARKS"])
+FAULTS, MARKS = json.loads(Path(__file__).with_name("faults.json").read_text()), Path(os.environ["MARKS"])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -122,21 +122,23 @@ def schedule(count: int, chance: random.Random) -> list[tuple[int, str, int]]:
 def run(faults: list[tuple[int, str, int]], steps: int, folder: Path) -> tuple[str, list[str]]:
     """Run the job with these faults; return its status and the lines of its log."""
     (folder / "marks").mkdir(parents=True)
-    script = SCRIPT.replace("STEPS", str(steps)).replace("PAUSE", "0.01")
-    (folder / "train.py").write_text(script)
     os.environ["HERRINGBONE_HOME"] = str(folder / "home")
-    environment = {"FAULTS": json.dumps(faults), "MARKS": str(folder / "marks"), "OMP_NUM_THREADS": "1"}
+    code = folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(SCRIPT.replace("STEPS", str(steps)).replace("PAUSE", "0.01"))
+    (code / "faults.json").write_text(json.dumps(faults))
     job = PyTorch(
         "train.py",
-        source_dir=str(folder),
+        source_dir=str(code),
         instance_type="local_process",
         instance_count=HOSTS,
         distribution={"torch_distributed": {"enabled": True}},
         max_retry_attempts=2 * len(faults) + 1,
         log_policies={"A FAULT OF THE CAMPAIGN": "restart"},
-        environment={**environment, "HERRINGBONE_CHECKPOINT_MEMORY_STEPS": "2"},
+        checkpoint_memory=2,
+        environment={"MARKS": str(folder / "marks"), "OMP_NUM_THREADS": "1"},
     ).fit(logs=False, wait=False)
-    wait_until(lambda: job.status in ("Completed", "Failed", "Stopped"), seconds=60 + 20 * len(faults))
+    wait_until(lambda: job.status in ("Completed", "Failed", "Stopped"), seconds=300 + 20 * len(faults))
     return job.status, [line.text for line in job.logs()]
 
 

@@ -97,3 +97,11 @@ def test_a_training_that_is_asked_to_go_saves_and_goes_on_with_equal_weights():
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER.parents[1])
     row = json.loads(result.stdout.splitlines()[-1])["plain"]
     assert (row["stops"], row["wrong"]) == (1, []), result.stdout + result.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_job_whose_hosts_die_goes_on_from_memory_with_equal_weights():
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "tests.campaigns.memory_faults", "--short"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER.parents[1])
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -130,6 +130,13 @@ def _folder_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     if keep := options.get("keep_checkpoints"):
         best = f", the {keep['best']} best ({keep['objective_type']} {keep['metric']})" if "best" in keep else ""
         rows.append(("kept of them", f"the newest {keep.get('last', 1)}{best}; the job removes its others"))
+    if plan["backend"] == "local_process" and options.get("max_retry_attempts"):
+        wanted = options.get("checkpoint_memory")
+        pace = "as often as it takes 1 % of the time" if wanted in (None, True) else f"every {wanted} steps"
+        held = (
+            f"loops with Training, {pace}; the newest two, here and on another host, in half of the free memory at most"
+        )
+        rows.append(("in memory", "off: checkpoint_memory is False" if wanted is False else held))
     output = options.get("output_path")
     if output is not None:
         output = f"{output.rstrip('/')}/{'NAME' if plan.get('made_name') else plan['job_name']}/output"

@@ -33,7 +33,7 @@ EFFECTIVE = {
     *("drain_notice", "loss_spike_factor", "check_replicas_every", "enable_infra_check"),
 }
 # Options that say how another option works; test_options.py tests that they are refused without it.
-NEED_ANOTHER = {"keep_global_batch", "log_policies", "min_instance_count", "model_channel_name"}
+NEED_ANOTHER = {"checkpoint_memory", "keep_global_batch", "log_policies", "min_instance_count", "model_channel_name"}
 ASKING = {
     "fault_policies": {"hang": "report"},
     "checkpoint_local_path": "/ckpt",

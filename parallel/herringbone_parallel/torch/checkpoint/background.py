@@ -30,7 +30,7 @@ class Background:
 
     @property
     def is_done(self) -> bool:
-        """Report whether the save is over, and has no error that the script has still to see."""
+        """True when the save is over, and has no error that the script has still to see."""
         return not self._thread.is_alive() and self._failure is None
 
     def _run(self) -> None:

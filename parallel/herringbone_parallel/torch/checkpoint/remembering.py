@@ -51,7 +51,7 @@ class Remembering:
 
     @property
     def is_on(self) -> bool:
-        """Report whether the job has holders, and saves into memory were possible until now."""
+        """True if the job has holders, and saves into memory were possible until now."""
         return self._path is not None
 
     def at(self, step: int, peers: Peers, start: _Start, is_idle: Callable[[], bool]) -> None:

@@ -111,7 +111,7 @@ class Saver:
 
     @property
     def is_idle(self) -> bool:
-        """Report whether another save can begin without a wait, and without an error of an earlier one."""
+        """True if another save can begin without a wait, and without an error of an earlier one."""
         return self._background is None or self._background.is_done
 
     def _agreed(self, tried: Attempt[_Begun], copy: _Copy) -> tuple[str, Plan, Staged | Exception]:

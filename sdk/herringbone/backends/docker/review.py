@@ -8,7 +8,7 @@ from pathlib import Path
 
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.volumes import volume_mounts
-from herringbone.backends.review.checks import check_files, check_hosts, check_served, unused_of
+from herringbone.backends.review.checks import NO_MEMORY, check_files, check_hosts, check_served, unused_of
 from herringbone.backends.review.frameworks import old_tensorflow, too_old_image
 from herringbone.backends.review.settings import unserved_settings
 from herringbone.engine.client import Engine
@@ -20,6 +20,7 @@ from herringbone_contract.served import Library
 
 _NAME = "local"
 _REFUSED = {
+    **NO_MEMORY,
     "encrypt_inter_container_traffic": "containers of one engine talk unencrypted",
 }
 

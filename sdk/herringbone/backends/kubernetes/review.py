@@ -11,7 +11,7 @@ from herringbone.backends.kubernetes.claims import SCHEME, is_claim
 from herringbone.backends.kubernetes.files import check_size
 from herringbone.backends.kubernetes.names import namespace_of, settings_of
 from herringbone.backends.kubernetes.pods import places_of
-from herringbone.backends.review.checks import check_served, unused_of
+from herringbone.backends.review.checks import NO_MEMORY, check_served, unused_of
 from herringbone.backends.review.settings import check_ranks, refuse_of_image
 from herringbone.code.files import check_source
 from herringbone.plan.channels import is_augmented, is_piped
@@ -31,6 +31,7 @@ _UNUSED = ("framework_version", "py_version", "bake_requirements", "code_locatio
 _USED = ("kubernetes", "min_instance_count", "retry_without_client")
 _NOT_YET = "not in this release yet on Kubernetes; leave it out"
 _REFUSED = {
+    **NO_MEMORY,
     "enable_network_isolation": "pods of a cluster share its network",
     "encrypt_inter_container_traffic": "pods of a cluster talk unencrypted",
     "container_entry_point": "pods run a script; give entry_point",

@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.process.gpus import gpus_of_hosts
-from herringbone.backends.process.tree import LOOPBACK, fill_host, host_environment, job_environment
+from herringbone.backends.process.tree import (
+    LOOPBACK,
+    fill_host,
+    host_environment,
+    job_environment,
+    keeps_in_memory,
+    memory_environment,
+)
 from herringbone.records.home import Home
 from herringbone.system.detached_process import search_path
 from herringbone_contract.variables import of_the_shell
@@ -75,6 +81,7 @@ class HostProcesses(DetachedBackend):
                 # Later entries win: the user's over the client's, and the job's own over both.
                 **search_path(),
                 **plan.environment,
+                **memory_environment(plan),
                 **job_environment(
                     plan, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
                 ),
@@ -84,6 +91,5 @@ class HostProcesses(DetachedBackend):
             },
             # All supervisors are children of the controller, which makes a key when there are several.
             "key": None,
-            # Only Linux has files that live in the memory of a process.
-            "holders": config["retries"] > 0 and sys.platform == "linux",
+            "holders": keeps_in_memory(plan, config["retries"]),
         }

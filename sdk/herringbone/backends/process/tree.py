@@ -113,3 +113,15 @@ def _with_local_paths(hyperparameters: dict[str, str], paths: Paths, folder: Job
         return hyperparameters
     os.makedirs(path, exist_ok=True)  # noqa: PTH103
     return {**hyperparameters, "model_dir": json.dumps(path)}
+
+
+def keeps_in_memory(plan: JobPlan, retries: int) -> bool:
+    """Report whether the job's hosts keep checkpoints in memory: where it restarts, unless the user wants none."""
+    # Only Linux has files that live in the memory of a process.
+    return retries > 0 and plan.options.checkpoint_memory is not False and sys.platform == "linux"
+
+
+def memory_environment(plan: JobPlan) -> dict[str, str]:
+    """Return the variable with the number of steps after which ranks save into memory, where the user has given it."""
+    steps = plan.options.checkpoint_memory
+    return {} if steps is None or isinstance(steps, bool) else {HostVariable.MEMORY_STEPS: str(steps)}

@@ -58,6 +58,7 @@ WITH_LINES = ("local_process", "local", "ssh")
 OF_LINES = ("max_wait", "priority")
 
 # Options that a user relies on: without them the job would be another job, or a less safe one.
+NO_MEMORY = {"checkpoint_memory": "its hosts keep no checkpoints in memory, only those of local_process do"}
 REFUSED = {
     "volume_kms_key": "the job's folder is not encrypted",
     "output_kms_key": "the model is not encrypted",
@@ -103,8 +104,8 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
     if not (plan.options.max_retry_attempts or retries):
         reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
         resized = () if backend in RESIZED else ("min_instance_count",)
-        restarting = ("log_policies", *resized, "retry_without_client")
-        refusals |= {name: reason for name in restarting if name in options}
+        restarting = ("log_policies", *resized, "retry_without_client", "checkpoint_memory")
+        refusals |= {name: reason for name in restarting if options.get(name, False) is not False}
         answers = plan.options.fault_policies.items()
         if kinds := [kind for kind, answer in answers if answer in RETRIES]:
             refusals["fault_policies"] = f"{reason}, or another answer to {', '.join(kinds)}"

@@ -34,6 +34,7 @@ MAX_CHANNELS = 20
 _VERSIONS = ("framework_version", "py_version")
 _UNUSED = (*_VERSIONS, "shm_size", "slurm", "kubernetes", "priority", "retry_without_client")
 _REFUSED = {
+    "checkpoint_memory": "its hosts keep no checkpoints in memory, only those of local_process do",
     "idle_timeout": "no controller of ours runs there, which could stop the job; set max_run, or max_cost",
     "log_policies": "SageMaker retries a job after errors of its own only (max_retry_attempts)",
     "min_instance_count": "SageMaker retries a job with the same number of hosts; leave it out",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from herringbone.backends.review.checks import check_files, check_served, unused_of
+from herringbone.backends.review.checks import NO_MEMORY, check_files, check_served, unused_of
 from herringbone.backends.review.settings import check_ranks, refuse_of_image
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.containers import image_of
@@ -23,6 +23,7 @@ _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
 # Options that have no effect on other backends, and do on this one.
 _USED = ("slurm",)
 _REFUSED = {
+    **NO_MEMORY,
     "enable_network_isolation": "nodes of a cluster share its network",
     "encrypt_inter_container_traffic": "hosts of a cluster talk unencrypted",
     "container_entry_point": "hosts run a script; give entry_point",

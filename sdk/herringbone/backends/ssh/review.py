@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from herringbone.aws.location import is_s3
 from herringbone.backends.review.checks import (
+    NO_MEMORY,
     check_files,
     check_served,
     checkpoint_folder,
@@ -28,6 +29,7 @@ _UNUSED: dict[Runtime, tuple[str, ...]] = {
     "docker": ("py_version",),
 }
 _REFUSED = {
+    **NO_MEMORY,
     "enable_network_isolation": "hosts share their machine's network",
     "encrypt_inter_container_traffic": "hosts talk to each other unencrypted",
     "container_entry_point": "hosts run a script; give entry_point",

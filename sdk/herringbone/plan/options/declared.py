@@ -168,6 +168,9 @@ class DataOptions(TypedDict, total=False):
     keep_checkpoints: Mapping[str, Any] | None
     """Of its checkpoints a job keeps `{"last": 3, "best": 2, "metric": "eval/loss", "objective_type": "Minimize"}`. \
 Backends: local_process, local, ssh, slurm, k8s."""
+    checkpoint_memory: bool | int | None
+    """Also save into the hosts' memory, by default where jobs restart; or after so many steps; `False` for never. \
+Backends: local_process."""
     checkpoint_local_path: str | None
     """The script's folder of checkpoints, where that is not /opt/ml/checkpoints. Backends: ml."""
     output_path: str | None

@@ -136,6 +136,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     checkpoint_s3_uri: Annotated[str | None, Member("CheckpointConfig.S3Uri")] = None
     checkpoint_local_path: Annotated[str | None, Member("CheckpointConfig.LocalPath", needs="checkpoint_s3_uri")] = None
     keep_checkpoints: Keep | None = None
+    # None: where the job can restart. A number: after so many steps.
+    checkpoint_memory: bool | Positive | None = None
     output_path: Annotated[str | None, Member("OutputDataConfig.S3OutputPath")] = None
     output_kms_key: Annotated[str | None, Member("OutputDataConfig.KmsKeyId")] = None
     disable_output_compression: Annotated[bool, Member("OutputDataConfig.CompressionType", **UNCOMPRESSED)] = False

@@ -1,0 +1,1 @@
+"""The processes that keep a job's checkpoints in memory."""
