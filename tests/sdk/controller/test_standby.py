@@ -74,6 +74,40 @@ def test_the_next_attempt_begins_in_standbys_and_reaches_the_same_weights(
     assert running() == []
 
 
+HOOKS = """
+import glob, os, sys
+import torch
+import torch.distributed as dist
+import torch.optim
+from torch.optim import optimizer
+print("hooks", sys.modules["torch.distributed.rendezvous"].TCPStore.__qualname__, len(optimizer._global_optimizer_post_hooks), len(sys.meta_path),
+      len(glob.glob(f"{os.path.dirname(os.environ['HERRINGBONE_EVENTS'])}/wake-{os.getpid()}")),
+      len(os.listdir("/proc/self/task")), hash(tuple(name for name in sorted(sys.modules)
+      if not name.startswith("herringbone_entry") and name not in ("traceback", "json", "pathlib"))), flush=True)
+dist.init_process_group("gloo")
+ones = torch.ones(2)
+dist.all_reduce(ones)
+print("sum", ones.tolist(), flush=True)
+"""
+
+
+def test_hooks_into_torch_are_those_of_a_fresh_rank(script, early: ProcessBackend, running) -> None:
+    pytest.importorskip("torch")
+    script(HOOKS + WAITS.replace("import slow", ""))
+    environment = {"FAULT": "os.kill(os.getpid(), signal.SIGKILL)", "PYTHONHASHSEED": "0"}
+    options = {"max_retry_attempts": 2, "log_policies": {"from step 0": "restart"}, "environment": environment}
+    distribution = {"torch_distributed": {"enabled": True}}
+    job = submit(early, instance_count=2, distribution=distribution, **options).wait(timeout=120)
+    assert (job.status, job.failure) == ("Completed", None)
+    for host in ("algo-1", "algo-2"):
+        lines = texts(job, host=host)
+        assert not [line for line in lines if "not all of the script's imports" in line]
+        assert "this attempt begins in a standby, whose ranks' Pythons run already" in lines
+        hooks = [line for line in lines if line.startswith("hooks ")]
+        assert (len(hooks), len(set(hooks)), lines.count("sum [2.0, 2.0]")) == (2, 1, 2)
+    assert running() == []
+
+
 class Process(Host):
     """A host without a process; `said` are the lines of its log."""
 
