@@ -80,7 +80,8 @@ import torch
 import torch.distributed as dist
 import torch.optim
 from torch.optim import optimizer
-print("hooks", sys.modules["torch.distributed.rendezvous"].TCPStore.__qualname__, len(optimizer._global_optimizer_post_hooks), len(sys.meta_path),
+store = sys.modules["torch.distributed.rendezvous"].TCPStore.__qualname__
+print("hooks", store, len(optimizer._global_optimizer_post_hooks), len(sys.meta_path),
       len(glob.glob(f"{os.path.dirname(os.environ['HERRINGBONE_EVENTS'])}/wake-{os.getpid()}")),
       len(os.listdir("/proc/self/task")), hash(tuple(name for name in sorted(sys.modules)
       if not name.startswith("herringbone_entry") and name not in ("traceback", "json", "pathlib"))), flush=True)
