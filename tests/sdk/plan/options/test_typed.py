@@ -24,8 +24,8 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 # the service does not have. notify names who gets word of a job's end, for which the service has events of an account.
 # max_cost and dollars_per_hour bound money, idle_timeout an unused machine; check_time is to time what check_memory is.
 # drain_notice tells what the service tells its own hosts. retry_without_client keeps a job's machines from deciding
-# without the user's own process. kubernetes is to pods what slurm is to nodes. keep_global_batch is for jobs whose hosts
-# change in number, which those of the service do not. checkpoint_memory holds memory of hosts.
+# without the user's own process. kubernetes is to pods what slurm is to nodes. keep_global_batch is for jobs whose
+# hosts change in number, which those of the service do not. checkpoint_memory holds memory of hosts.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
