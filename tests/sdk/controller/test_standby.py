@@ -30,16 +30,20 @@ WAITS = f"""
 import os, time
 import slow
 host = os.environ["SM_CURRENT_HOST"]
-def ready():
+def waits(host):
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             variables = open(f"/proc/{{name}}/environ").read()
-            if "HERRINGBONE_REPORT_FD" in variables and f"/hosts/{{host}}/" in variables and name != str(os.getpid()):
-                return open(f"/proc/{{name}}/syscall").read().split()[0] in ("47", "212")
-        except (OSError, ValueError):
+            if "HERRINGBONE_REPORT_FD" in variables and f"/hosts/{{host}}/" in variables and JOB in variables:
+                # recvmsg of x86-64 and of arm64: a rank that runs is never in it.
+                if open(f"/proc/{{name}}/syscall").read().split()[0] in ("47", "212"):
+                    return True
+        except (OSError, IndexError):
             pass
+    return False
+JOB = os.environ["TRAINING_JOB_NAME"]
 first = not os.path.exists(os.environ["SM_CHECKPOINT_DIR"] + "/" + host + ".tried")
-while first and not ready():
+while first and not (waits("algo-1") and waits("algo-2")):
     time.sleep(0.05)
 {TRAINS}
 """
@@ -80,8 +84,8 @@ import torch
 import torch.distributed as dist
 import torch.optim
 from torch.optim import optimizer
-store = sys.modules["torch.distributed.rendezvous"].TCPStore.__qualname__
-print("hooks", store, len(optimizer._global_optimizer_post_hooks), len(sys.meta_path),
+store = sys.modules["torch.distributed.rendezvous"].TCPStore
+print("hooks", store.__qualname__, len(optimizer._global_optimizer_post_hooks), len(sys.meta_path),
       len(glob.glob(f"{os.path.dirname(os.environ['HERRINGBONE_EVENTS'])}/wake-{os.getpid()}")),
       len(os.listdir("/proc/self/task")), hash(tuple(name for name in sorted(sys.modules)
       if not name.startswith("herringbone_entry") and name not in ("traceback", "json", "pathlib"))), flush=True)
@@ -140,14 +144,18 @@ def test_hosts_whose_ranks_have_started_get_standbys(standbys: Standbys) -> None
     # Packages are installed, or mpirun starts the ranks: later, and less often.
     assert (standbys.pids, standbys.due > time.monotonic() + 6) == (set(), True)
     start(standbys, "algo-2")
-    assert (len(standbys.pids), standbys.due) == (1, float("inf"))
+    # The other host's ranks may start later.
+    assert (len(standbys.pids), standbys.due > time.monotonic() + 15) == (1, True)
+    start(standbys, "algo-1")
+    assert (len(standbys.pids), standbys.due) == (2, float("inf"))
+    assert standbys.take("algo-1") is not None
     assert standbys.take("algo-1") is None
-    assert standbys.take("algo-2") is not None
-    assert standbys.pids == set()
+    assert len(standbys.pids) == 1
 
 
 def test_a_standby_that_dies_is_said_and_replaced_twice(standbys: Standbys) -> None:
     said = []
+    standbys._hosts = standbys._hosts[:1]
     while standbys.due != float("inf"):
         start(standbys, "algo-1")
         for pid in standbys.pids:

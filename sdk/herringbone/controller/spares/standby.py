@@ -62,11 +62,12 @@ class Standbys:
         self.due = _NEVER
         hosts = [host for host in self._hosts if host.exit_code is None and host.name not in self._standbys]
         ranks = {host.name: count for host in hosts if (count := self._count_ranks(host.name))}
-        hosts = [host for host in hosts if host.name in ranks]
-        if not hosts:
+        if len(ranks) < len(hosts):
             # Packages may still be installed. Ranks of mpirun's never come, so this wakes the controller less and less.
             self._delay *= 2
             self.due = time.monotonic() + self._delay
+        hosts = [host for host in hosts if host.name in ranks]
+        if not hosts:
             return
         needed, free = sum(ranks.values()) * RANK_BYTES, free_bytes()
         if free is not None and needed > free / 2:
