@@ -16,7 +16,7 @@ def neighbours(hosts: Sequence[str], domains: Mapping[str, str]) -> dict[str, st
     {'a': 'c', 'b': 'd', 'c': 'a', 'd': 'b'}
 
     Each host keeps the copies of exactly one other. A host without a label is a failure domain of its own. A neighbour
-    is of another domain wherever the greatest domain has at most half of the hosts; see `sharing`.
+    is of another domain wherever the greatest domain has at most half of the hosts.
     """
     if len(hosts) < 2:
         return {}
@@ -28,16 +28,6 @@ def neighbours(hosts: Sequence[str], domains: Mapping[str, str]) -> dict[str, st
     shift = max(map(len, members.values())) % len(hosts) or 1
     neighbour = {host: ordered[(place + shift) % len(hosts)] for place, host in enumerate(ordered)}
     return {host: neighbour[host] for host in hosts}
-
-
-def sharing(hosts: Sequence[str], domains: Mapping[str, str]) -> list[str]:
-    """Return the hosts whose copies are in their own failure domain.
-
-    >>> sharing(["a", "b", "c"], {"a": "rack-1", "b": "rack-1", "c": "rack-1"})
-    ['a', 'b', 'c']
-    """
-    pairs = neighbours(hosts, domains).items()
-    return [host for host, other in pairs if domains.get(host) and domains.get(host) == domains.get(other)]
 
 
 def interval(blocked: float, step: float, current: int = 0) -> int:

@@ -126,8 +126,9 @@ def load_modules() -> None:
 
     from herringbone_contract import failure_text, masking
     from herringbone_contract.checkpoint import roll_back
+    from herringbone_contract.memory import link
     from herringbone_entry.health import memory
     from herringbone_entry.observer import checkpoints
     from herringbone_entry.supervisor import failure
 
-    _ = linecache, traceback, failure_text, failure, memory, masking, checkpoints, roll_back
+    _ = linecache, traceback, failure_text, failure, link, memory, masking, checkpoints, roll_back

@@ -31,8 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from herringbone.controller.holding.holders import Holders
     from herringbone.controller.retry import Attempt
+    from herringbone.controller.spares.holders import Holders
     from herringbone.protocols.controller_config import ControllerConfig, ProcessesConfig
 
 # The controller's own descriptors are kept above those that a supervisor gets: `posix_spawn` runs its dup2 actions one
@@ -133,7 +133,7 @@ class Processes(Site):
         self._memory = f"{self._run_folder}/{_MEMORY_FOLDER}"
         self._holders: Holders | None = None
         if processes["holders"]:
-            from herringbone.controller.holding.holders import Holders
+            from herringbone.controller.spares.holders import Holders
 
             names = [host.name for host in self.hosts]
             self._holders = Holders(self._memory, names, self._config["argv"][0], config["logs"])

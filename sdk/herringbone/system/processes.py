@@ -1,4 +1,4 @@
-"""Identify processes and find their descendants, on Linux and on macOS.
+"""Identify processes, find their descendants, and the memory that is left, on Linux and on macOS.
 
 The system reuses process ids. A process id together with its start time identifies one process for good.
 """
@@ -151,3 +151,22 @@ def _reap(pid: int, name: str) -> None:
     if fields is not None and fields[_START] == name.partition("@")[2]:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def free_memory() -> int | None:
+    """Return the memory that this machine, or this control group, has left; None where the system does not tell."""
+    found: list[int] = []
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:  # noqa: PTH123 - no pathlib here
+        found += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/cgroup") as file:  # noqa: PTH123
+        group = f"/sys/fs/cgroup{file.read().splitlines()[-1].split(':', 2)[2]}"
+        while group.startswith("/sys/fs/cgroup"):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(max(0, _number(f"{group}/memory.max") - _number(f"{group}/memory.current")))
+            group = os.path.dirname(group)  # noqa: PTH120
+    return min(found, default=None)
+
+
+def _number(path: str) -> int:
+    with open(path) as file:  # noqa: PTH123
+        return int(file.read())

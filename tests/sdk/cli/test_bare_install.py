@@ -71,6 +71,7 @@ COMMANDS = {
     "serve keys add ada": (0, ""),
     "serve keys list": (0, ""),
     "serve keys remove bob": (2, "no key for 'bob'"),
+    "scale digit-1 2": (2, "did you mean digits-1?"),
     "stacks digit-1": (2, "did you mean digits-1?"),
     "debug digit-1": (2, "did you mean digits-1?"),
     "shell digit-1": (2, "did you mean digits-1?"),

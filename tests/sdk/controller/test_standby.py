@@ -13,8 +13,9 @@ import pytest
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.controller.hosts import Host
 from herringbone.controller.spares import standby
-from herringbone.controller.spares.standby import Standbys, free_bytes
+from herringbone.controller.spares.standby import Standbys
 from herringbone.records.home import Home
+from herringbone.system.processes import free_memory
 
 from .test_controller import submit, texts
 from .test_retry import LOSE_HOST, TRAINS, weights
@@ -174,11 +175,11 @@ def test_a_standby_that_dies_is_said_and_replaced_twice(standbys: Standbys) -> N
 
 
 def test_there_is_no_standby_where_memory_is_short(standbys: Standbys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "free_bytes", lambda: 3 << 30)
+    monkeypatch.setattr(standby, "free_memory", lambda: 3 << 30)
     start(standbys, "algo-1", "algo-2")
     assert len(standbys.pids) == 2
     standbys.end()
-    monkeypatch.setattr(standby, "free_bytes", lambda: 2 << 30)
+    monkeypatch.setattr(standby, "free_memory", lambda: 2 << 30)
     standbys.act()
     assert standbys.pids == set()
     assert standbys._hosts[0].said == [  # type: ignore[attr-defined]
@@ -188,6 +189,6 @@ def test_there_is_no_standby_where_memory_is_short(standbys: Standbys, monkeypat
 
 
 def test_free_memory_is_known_here() -> None:
-    free = free_bytes()
+    free = free_memory()
     assert free is not None
     assert 1 << 20 < free < 1 << 50

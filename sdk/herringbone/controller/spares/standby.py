@@ -16,6 +16,8 @@ import os
 import signal
 import time
 
+from herringbone.system.processes import free_memory
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +71,7 @@ class Standbys:
         hosts = [host for host in hosts if host.name in ranks]
         if not hosts:
             return
-        needed, free = sum(ranks.values()) * RANK_BYTES, free_bytes()
+        needed, free = sum(ranks.values()) * RANK_BYTES, free_memory()
         if free is not None and needed > free / 2:
             self._say(
                 hosts[0],
@@ -119,25 +121,6 @@ class Standbys:
     @staticmethod
     def _say(host: Host, text: str) -> None:
         host.log.say(f"[{host.name}] {text}", time.time())
-
-
-def free_bytes() -> int | None:
-    """Return the memory that this machine, or this control group, has left; None where the system does not tell."""
-    found: list[int] = []
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:  # noqa: PTH123
-        found += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/cgroup") as file:  # noqa: PTH123
-        group = f"/sys/fs/cgroup{file.read().splitlines()[-1].split(':', 2)[2]}"
-        while group.startswith("/sys/fs/cgroup"):
-            with contextlib.suppress(OSError, ValueError):
-                found.append(_number(f"{group}/memory.max") - _number(f"{group}/memory.current"))
-            group = os.path.dirname(group)  # noqa: PTH120
-    return min(found, default=None)
-
-
-def _number(path: str) -> int:
-    with open(path) as file:  # noqa: PTH123
-        return int(file.read())
 
 
 def _close(standby: Host) -> str:

@@ -16,7 +16,9 @@ import os
 import shutil
 
 from herringbone.system.descriptors import RESTORED_SIGNALS
+from herringbone.system.processes import free_memory
 from herringbone_contract.constants import HostVariable
+from herringbone_contract.memory.rules import neighbours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ _IDLE_SECONDS = 24 * 3600.0
 # A holder that ends at once is not started for ever.
 _STARTS = 50
 _KEY_BYTES = 32
-_FREE = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current")
 
 
 class Holders:
@@ -36,7 +37,7 @@ class Holders:
     def __init__(self, folder: str, hosts: Sequence[str], python: str, logs: str) -> None:
         self._folder, self._hosts, self._python, self._logs = folder, list(hosts), python, logs
         self._key = os.urandom(_KEY_BYTES).hex()
-        self._limit = free_bytes() // 2 // max(len(self._hosts), 1)
+        self._limit = (free_memory() or 0) // 2 // max(len(self._hosts), 1)
         self._running: dict[int, str] = {}
         self._lifelines: dict[str, int] = {}
         self._starts = 0
@@ -72,13 +73,12 @@ class Holders:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self, host: str) -> None:
-        place = self._hosts.index(host)
         config = {
             "host": host,
             "path": self._path(host),
             "peers": {name: f"unix:{self._folder}/{name}.peer" for name in self._hosts},
             # No labels: the hosts of one machine count as failure domains of their own.
-            "neighbour": self._hosts[(place + 1) % len(self._hosts)] if len(self._hosts) > 1 else None,
+            "neighbour": neighbours(self._hosts, {}).get(host),
             "key": self._key,
             "limit": self._limit,
             "idle": _IDLE_SECONDS,
@@ -112,13 +112,3 @@ class Holders:
 
     def _path(self, host: str) -> str:
         return f"{self._folder}/{host}.rank"
-
-
-def free_bytes() -> int:
-    """Return the memory that is free here: the machine's, or what the limit of this control group leaves."""
-    with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - no pathlib here
-        amounts = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    with contextlib.suppress(OSError, ValueError):
-        limit, used = (int(open(path, encoding="ascii").read()) for path in _FREE)  # noqa: PTH123, SIM115
-        amounts.append(max(limit - used, 0))
-    return min(amounts, default=0)

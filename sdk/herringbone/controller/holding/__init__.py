@@ -1,1 +1,0 @@
-"""The processes that keep a job's checkpoints in memory."""
