@@ -53,7 +53,9 @@ def split(words: list[str]) -> tuple[str, list[str], dict[str, str]]:
         words = words[1:]
     if not words:
         raise ValueError("it names no host")
-    host, text = words[0], " ".join(words[1:])
+    host, text = words[0], " ".join(words[1:]).strip()
+    if text.startswith(_PROFILE) and text.endswith(")"):
+        text = text[len(_PROFILE) : -1]
     *assignments, argv = _commands(text)
     variables = {}
     for command in assignments:
@@ -67,6 +69,8 @@ def split(words: list[str]) -> tuple[str, list[str], dict[str, str]]:
     return host, argv, variables
 
 
+# Open MPI has the other host read the profile of a user whose shell is sh or ksh. Supervisors have their variables.
+_PROFILE = "( test ! -r ./.profile || . ./.profile;"
 # mpirun's own assignments are of paths, which neither the shell nor this pattern splits.
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>[^\s`]*)|export( [A-Za-z_]\w*)+")
 

@@ -99,6 +99,13 @@ SSH_WORDS = {
         ["/m/5/bin/prted", "--leave-session-attached", "--prtemca", "ess_base_nspace", "prterun-vm-2914@0"],
         {"PRTE_PREFIX": "/m/5", "LD_LIBRARY_PATH": "/m/5/lib:$LD_LIBRARY_PATH"},
     ),
+    # Of a user whose shell is sh or ksh, as in pods of our images.
+    "openmpi5-sh": (
+        ["algo-2", "( test ! -r ./.profile || . ./.profile; PRTE_PREFIX=/m/5;export PRTE_PREFIX;/m/5/bin/prted",
+         "--prtemca", "ess", '"env"', ")"],
+        ["/m/5/bin/prted", "--prtemca", "ess", "env"],
+        {"PRTE_PREFIX": "/m/5"},
+    ),
     "mpich": (
         ["-x", "algo-2", '"/opt/my bin/hydra_pmi_proxy"', "--gpus-per-proc", "-2", "--proxy-id", "1"],
         ["/opt/my bin/hydra_pmi_proxy", "--gpus-per-proc", "-2", "--proxy-id", "1"],
