@@ -196,6 +196,19 @@ def test_a_job_that_was_whole_is_no_killed_submission(tmp_path):
         assert len(cluster.of("ConfigMap")) == 1
 
 
+def test_a_job_that_nobody_has_watched_has_a_bill(tmp_path):
+    cluster = cluster_of(tmp_path)
+    for host in ("algo-1", "algo-2"):
+        cluster.end(host, 0)
+    steps(cluster, 3)
+    row = {"status": "Completed", "client": None, **seen(cluster, tmp_path)}
+    plan = json.dumps({**kubernetes_plan(tmp_path).to_dict(), "hourly_cost": 120.0})
+    record = JobRecord(name="digits", backend="kubernetes", created=BEGIN, **{**row, "plan": plan})
+    backend = KubernetesBackend(Home(tmp_path / "home"), {}, connect=lambda _: cluster)  # type: ignore[arg-type,return-value]
+    # Half a minute of all hosts.
+    assert (record.started, record.ended, backend.cost(record)) == (BEGIN, BEGIN + 30, 1.0)
+
+
 @pytest.mark.parametrize("first", ["client", "controller"])
 def test_a_good_end_is_the_same_whoever_sees_it_first(tmp_path, first):
     cluster = cluster_of(tmp_path)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from herringbone.backends.kubernetes.ledger import Ledger
+from herringbone.backends.kubernetes.pods import TELL
 from herringbone.backends.kubernetes.states import columns_of, delay_of, host_states
-from herringbone_contract.failure import Failure
+from herringbone_contract.failure import Failure, Frame
+from herringbone_contract.failure_text import parse_failure
 
 HOSTS = ("algo-1", "algo-2")
 NOW = 1_000.0
@@ -145,6 +149,41 @@ def test_an_init_container_that_failed_is_the_failure():
     }
     first = pod("algo-1", "Failed", initContainerStatuses=[maker], **container(waiting={"reason": "PodInitializing"}))
     assert json.loads(seen(first, waiting("algo-2", GPU))["failure"])["exit_code"] == 1
+
+
+HUNG = Failure(
+    host="algo-1",
+    rank=0,
+    exit_code=143,
+    message=f"hang: {'é' * 600}",
+    frames=tuple(Frame("train.py", n, "f", "x" * 200) for n in range(9)),
+    log_tail=tuple(f"{n} {'y' * 300}" for n in range(20)),
+    fault="hang",
+)
+
+
+@pytest.mark.parametrize("failure", [HUNG, HUNG._replace(message="a" * 9_000), HUNG._replace(log_tail=(), frames=())])
+def test_a_long_failure_keeps_its_kind_and_its_newest_lines(tmp_path, failure):
+    Path(tmp_path, "failure.json").write_text(failure.to_json())
+    places = {"/opt/ml/output/failure.json": tmp_path / "failure.json", "/dev/termination-log": tmp_path / "message"}
+    program = TELL
+    for name, path in places.items():
+        program = program.replace(name, str(path))
+    subprocess.run(["/bin/sh", "-ec", program], check=True)
+    message = Path(tmp_path, "message").read_text()
+    told = parse_failure(message)
+    assert len(message) <= 4096
+    assert (told.fault, told.exit_code, told.rank) == ("hang", 143, 0)
+    assert failure.message.startswith(told.message[:600])
+    assert told.frames == failure.frames[len(failure.frames) - len(told.frames) :]
+    # A watcher has stopped the job: of a record that was cut, nothing but the signal was known.
+    columns = seen(ended("algo-1", 143, message=message), ended("algo-2", 143, message=message))
+    assert (columns["status"], columns["secondary_status"]) == ("Stopped", "StoppedByPolicy")
+
+
+def test_no_record_leaves_the_exit_code_alone(tmp_path):
+    program = TELL.replace("/opt/ml/output/failure.json", str(tmp_path / "none")).replace("/dev/", f"{tmp_path}/")
+    assert subprocess.run(["/bin/sh", "-ec", f"{program}; exit 7"], check=False, capture_output=True).returncode == 7
 
 
 def test_max_run_stops_the_job():

@@ -292,6 +292,12 @@ class KubernetesBackend(OwnHostsBackend):
         record = self.describe(name)
         return fetch_part(self._results(record), record, self._home.job(name), part, into)
 
+    def _held(self, record: JobRecord) -> float:
+        # From the first pod's start on, also between two attempts: nobody here has noted the states of a job whose
+        # client was away.
+        ended = record.ended if record.done and record.ended is not None else time.time()
+        return 0.0 if record.started is None else max(0.0, ended - record.started)
+
     def _results(self, record: JobRecord) -> Results:
         api, namespace, names = self._place(record)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from herringbone.backends.kubernetes.api import Api, path_of
 from herringbone.backends.kubernetes.attempts.next_attempt import current_plan
-from herringbone.backends.kubernetes.ledger import NOT_FOUND, list_events, parse_ledger
+from herringbone.backends.kubernetes.ledger import NOT_FOUND, list_events, of_hosts, parse_ledger
 from herringbone.backends.kubernetes.names import Label, ObjectNames, PodKind, settings_of
 from herringbone.backends.kubernetes.states import (
     PodState,
@@ -49,7 +49,10 @@ def look(
     """Return the columns of a job's row that have changed; `stored` is its ConfigMap."""
     ledger, now = parse_ledger(stored), time.time()
     if ledger.end is not None:
-        return {**ledger.end, "description": described(record.description, None, "", now, ledger)}
+        # Nobody may have looked while it ran.
+        started = [state.started for state in map(pod_state, of_hosts(pods)) if state.started is not None]
+        known = {"started": min(started)} if started and record.started is None else {}
+        return {**known, **ledger.end, "description": described(record.description, None, "", now, ledger)}
     plan = parse_plan(record.plan_dict)
     hosts = [host.name for host in current_plan(plan, ledger).hosts]
     names, refusal = ObjectNames(record.name, ledger.attempt), ""

@@ -38,7 +38,19 @@ LOGS = "output/log"
 # The message of a container that ended well, and whose script has saved a model.
 HAS_MODEL = "model"
 _LAST_SECONDS = 5
-_TELL = "head -c 4000 /opt/ml/output/failure.json >/dev/termination-log"
+# The kubelet keeps 4 KiB of a container's message, and half a record is none: the lines of the log go first, which the
+# log has, too. No single quotes: a shell has it in such.
+_SHORTENED = """\
+import json, sys
+record = json.load(open(sys.argv[1]))
+excess = lambda: len(json.dumps(record)) - 4000
+for name in ("log_tail", "frames"):
+    while record[name] and excess() > 0:
+        del record[name][0]
+record["message"] = record["message"][: -excess() if excess() > 0 else None]
+print(json.dumps(record))
+"""
+TELL = f"python3 -c '{_SHORTENED}' /opt/ml/output/failure.json >/dev/termination-log || :"
 # The kubelet would make folders of claims as root, for root alone; a container that makes them first takes a second.
 # $1 is the limit in seconds, $2 its words, $3 the files of the host's group, $4 the host's name, or nothing in an
 # indexed Job; then `read` or `write`, a folder in a claim, with @HOST@ for the host's name, and the path at which it
@@ -75,7 +87,7 @@ for archive in {JOB_FOLDER}/channel.*.tar.gz {PARTS}/channel.*.tar.gz; do
 done
 s3={JOB_FOLDER}/$group.s3.json
 if [ -e $s3 ]; then
-    python3 -m herringbone.backends.kubernetes.data.pod_s3 fetch $s3 "$host" || {{ {_TELL}; exit 1; }}
+    python3 -m herringbone.backends.kubernetes.data.pod_s3 fetch $s3 "$host" || {{ {TELL}; exit 1; }}
     python3 -m herringbone.backends.kubernetes.data.pod_s3 keep $s3 "$host" &
     keeper=$!
 fi
@@ -101,7 +113,7 @@ if [ -e $s3 ]; then
     touch {RUN_FOLDER}/ended
     wait $keeper || [ $code != 0 ] || code=1
 fi
-if [ -e /opt/ml/output/failure.json ]; then {_TELL}
+if [ -e /opt/ml/output/failure.json ]; then {TELL}
 elif [ -n "$(ls -A /opt/ml/model)" ]; then printf {HAS_MODEL} >/dev/termination-log; fi
 exit $code
 """
