@@ -29,8 +29,8 @@ def ask_for_size(backend: Backend, name: str, hosts: int) -> int:
     if record.secondary_status == PENDING:
         raise RequestError(f"job {name} waits in line, and has no hosts yet; stop it, and submit it with other hosts")
     # The first host is in every attempt.
-    first = str(record.plan_dict["hosts"][0]["name"])
-    answer = ask(backend, name, SCALE, hosts=[first], count=hosts)[first]
+    first = [str(host["name"]) for host in record.plan_dict["hosts"][:1]]
+    [answer] = ask(backend, name, SCALE, hosts=first, count=hosts).values()
     if error := answer.get("error"):
         raise RequestError(f"job {name} does not go on with {hosts} hosts: {error}")
     return int(answer.get("text") or 0)
