@@ -53,16 +53,21 @@ training.resume()
 dying = False
 
 
-def holder():
+(MARKS / f"supervisor-{rank}").write_text(str(os.getppid()))
+
+
+def holder(of):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-        link.connect(os.environ["HERRINGBONE_CHECKPOINT_HOLDER"])
+        link.connect(str(Path(os.environ["HERRINGBONE_CHECKPOINT_HOLDER"]).with_name(f"algo-{of + 1}.rank")))
         return struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
 
 
-def die(is_host):
+def die(hosts=()):
     print("A FAULT OF THE CAMPAIGN", flush=True)
     time.sleep(0.05)
-    for pid in (holder(), os.getppid()) if is_host else ():
+    # At once: the first of two deaths ends the attempt, before the other host could die by itself.
+    pids = [*map(holder, hosts), *(int((MARKS / f"supervisor-{host}").read_text()) for host in hosts)]
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -70,7 +75,7 @@ def die(is_host):
 def write_summed(descriptor, data, original=writing._write_summed):
     # Behind the header: the file in memory is cut.
     if dying and "memfd" in os.readlink(f"/proc/self/fd/{descriptor}"):
-        die(False)
+        die()
     return original(descriptor, data)
 
 
@@ -90,13 +95,12 @@ while training.step < STEPS:
             training.save()
         for number, (step, kind, host) in enumerate(FAULTS):
             mark = MARKS / f"{number}-{rank}"
-            hit = rank == host or (kind == "two" and rank == (host + 1) % size)
-            if training.step >= step and hit and not mark.exists():
+            if training.step >= step and rank == host and not mark.exists():
                 mark.touch()
                 if kind == "save":
                     dying = True
                 else:
-                    die(kind != "rank")
+                    die({"rank": (), "host": (host,), "two": (host, (host + 1) % size)}[kind])
         time.sleep(PAUSE)
         if training.step >= STEPS:
             break
