@@ -106,6 +106,13 @@ def replacing(path: AnyPath, *, synced: bool = False, exclusive: bool = False) -
         sync(folder or ".")
 
 
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all bytes. Raises `OSError`."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 def open_regular(path: AnyPath) -> io.FileIO:
     """Open a regular file for reading, without a buffer; links are followed.
 

@@ -1,6 +1,6 @@
 """The link between a process of a host and the host's holder: one packet a message, with a descriptor where one goes.
 
-    rank -> holder    {"do": "room"}                               -> {"busy", "copied", "free"}   bytes are free
+    rank -> holder    {"do": "room"}                               -> {"busy", "copied"}
                       {"do": "put", save, step, name} + memfd      -> {}           sealed: its bytes cannot change
                       {"do": "list"}                               -> {} + memfd   of JSON: [[save, step, name], ...]
                       {"do": "get", save, name, hosts}             -> {} + memfd   its own, or of a holder of `hosts`
@@ -65,13 +65,6 @@ def is_sealed(descriptor: int) -> bool:
         return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & seals() == seals()
     except OSError:
         return False
-
-
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all bytes. Raises `OSError`."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def is_save(value: object) -> bool:

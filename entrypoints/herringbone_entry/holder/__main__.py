@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from herringbone_contract.constants import CHECKPOINT_MANIFEST
+from herringbone_contract.files import write_all
 from herringbone_contract.memory import link
 from herringbone_entry.channel.unix_socket import listen
 from herringbone_entry.holder.peers import Peers, accepted, job_key, listening
@@ -124,10 +125,10 @@ class Holder:
         if descriptor is not None:
             os.close(descriptor)
         if do == "room":
-            is_copied, free = self._store.room()
+            is_copied = self._store.is_copied()
             # A neighbour that takes no copies holds up nothing: this host's own memory has the save.
             alone = self._neighbour is None or not self._is_reached
-            return {"busy": not is_copied and not alone, "copied": is_copied and not alone, "free": free}, None
+            return {"busy": not is_copied and not alone, "copied": is_copied and not alone}, None
         if do == "list":
             return {}, self._listing()
         if do == "get" and link.is_save(save) and link.is_name(message.get("name")):
@@ -140,7 +141,7 @@ class Holder:
     def _listing(self) -> int:
         descriptor = link.new_file("listing")
         try:
-            link.write_all(descriptor, json.dumps(self._store.listing()).encode())
+            write_all(descriptor, json.dumps(self._store.listing()).encode())
             link.close_file(descriptor)
         except OSError:
             os.close(descriptor)

@@ -4,7 +4,6 @@ holder that dials                      holder that listens
                  <--- {"challenge"}                                   plain
 {"host", "answer", "proof"} --->                                      plain
                  <--- {"proof"}                                       plain; sealed from here on (decision 032)
-{"do": "list"} --->                    [[save, step, name], ...]
 {"do": "get", save, name} --->         {"bytes"} and that many bytes, in frames
 {"do": "put", save, step, name, bytes} --->
                  <--- {"wanted"}; and, if it is, that many bytes, and then {"done"} or {"error"}
@@ -24,7 +23,8 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.channel.session import MAC_BYTES, SealError, Session, proof, session
-from herringbone_contract.memory.link import HolderError, close_file, new_file, write_all
+from herringbone_contract.files import write_all
+from herringbone_contract.memory.link import HolderError, close_file, new_file
 from herringbone_entry.channel.unix_socket import listen
 
 if TYPE_CHECKING:

@@ -116,11 +116,11 @@ class Store:
             self._changed.notify_all()
             return sorted(mine - set(own.files if own is not None else ()))
 
-    def room(self) -> tuple[bool, int]:
-        """Return whether the neighbour has the newest whole save of this host, and the bytes that are free."""
+    def is_copied(self) -> bool:
+        """Report whether the neighbour has the newest whole save of this host."""
         with self._changed:
             own = [part for (owner, _), part in self._parts.items() if owner == self._host and part.is_whole]
-            return not own or own[-1].is_copied, self._limit - self._bytes
+            return not own or own[-1].is_copied
 
     def uncopied(self, seconds: float) -> Wanted | None:
         """Wait for a whole save of this host that is not copied; None after these seconds."""

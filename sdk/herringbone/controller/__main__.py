@@ -51,6 +51,7 @@ def parse_config(text: bytes) -> ControllerConfig:
     config.setdefault("s3", None)
     config.setdefault("pipes", None)
     config.setdefault("permit", None)
+    config.setdefault("sizes", [])
     if (processes := config.get("processes")) is not None:
         processes.setdefault("holders", False)
     return config

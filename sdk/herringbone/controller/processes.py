@@ -148,8 +148,7 @@ class Processes(Site):
         if not secret and len(self._host_configs) > 1:
             secret = os.urandom(_SECRET_BYTES).hex().encode()
         environment = self._config["environment"]
-        private = private_trees_are_wanted(self.hosts, environment, self._config["argv"])
-        self._private = private
+        self._private = private_trees_are_wanted(self.hosts, environment, self._config["argv"])
         for host in self.hosts:
             standby = self._standbys.take(host.name) if self._standbys is not None else None
             if standby is None or not host.begin_in(

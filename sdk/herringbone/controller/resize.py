@@ -67,12 +67,10 @@ def take_requests(folder: str, config: ControllerConfig, site: Site, *, is_endin
     Returns True if the hosts must end now: `site.planned` has the size of the next attempt then.
     """
     has_changed = False
-    absent = [host["name"] for host in config["hosts"][len(site.hosts) :]] if config.get("sizes") else []
+    absent = [host["name"] for host in config["hosts"][len(site.hosts) :]] if config["sizes"] else []
     for request in forward(folder, site.hosts, absent, SCALE):
         present, wanted = len(site.hosts), request.get("count")
-        # A config of an earlier release has no sizes.
-        sizes = config.get("sizes", [])
-        why = refusal(sizes, present, wanted, planned=site.planned, is_ending=is_ending)
+        why = refusal(config["sizes"], present, wanted, planned=site.planned, is_ending=is_ending)
         if not why:
             assert isinstance(wanted, int)
             why_it_ends = f"{present} -> {counted(wanted)}: asked by `herringbone scale`"

@@ -261,6 +261,7 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 def _execute_anew(wire: Wire, messages: list[Message], environment: Mapping[str, str]) -> NoReturn:
     """Execute a new Python in this process, which reads these messages before those that the link still has."""
     memory = os.memfd_create("rank")
+    # Not `files.write_all`: a fresh rank has not loaded that module.
     data = wire.unread(messages)
     while data:
         data = data[os.write(memory, data) :]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from herringbone_contract.checkpoint.manifest import USER_CONTENT, File, Manifest, Tensor, checked_tag
-from herringbone_contract.memory.link import write_all
+from herringbone_contract.files import write_all
 from herringbone_parallel.core.checkpoint_plan import Described, assign, files
 from herringbone_parallel.torch.checkpoint.background import Background
 from herringbone_parallel.torch.checkpoint.peers import Attempt, Peers, attempt

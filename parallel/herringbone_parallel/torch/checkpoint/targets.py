@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 from herringbone_contract.checkpoint.manifest import MANIFEST, Manifest, to_json
 from herringbone_contract.checkpoint.publication import clean, publish, unfinished
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.files import write_all
 from herringbone_contract.memory import link
 
 Result = TypeVar("Result")
@@ -38,7 +39,7 @@ class Target(Protocol):
     def join(self, is_first_of_host: bool) -> None:
         """Take part; the first rank of a host manages what the host has of its own."""
 
-    def file(self, name: str, mode: int = ...) -> contextlib.AbstractContextManager[int]:
+    def file(self, name: str) -> contextlib.AbstractContextManager[int]:
         """Return a context with the descriptor of a new file, which is complete and safe when the context ends."""
 
     def publish(self, manifest: Callable[[], Manifest]) -> bool:
@@ -72,10 +73,8 @@ class FolderTarget:
             self._manages = is_first_of_host
             self._path.mkdir(parents=True, exist_ok=True)
 
-    @contextlib.contextmanager
-    def file(self, name: str, mode: int = 0o666) -> Iterator[int]:
-        with on_disk(self._path, name, mode) as descriptor:
-            yield descriptor
+    def file(self, name: str) -> contextlib.AbstractContextManager[int]:
+        return on_disk(self._path, name)
 
     def publish(self, manifest: Callable[[], Manifest]) -> bool:
         if self._manages:
@@ -116,7 +115,7 @@ class MemoryTarget:
         self._manages = is_first_of_host
 
     @contextlib.contextmanager
-    def file(self, name: str, mode: int = 0) -> Iterator[int]:  # noqa: ARG002 - nobody opens it by its name
+    def file(self, name: str) -> Iterator[int]:
         descriptor = link.new_file(name)
         try:
             yield descriptor
@@ -128,7 +127,7 @@ class MemoryTarget:
     def publish(self, manifest: Callable[[], Manifest]) -> bool:
         if self._manages:
             with self.file(MANIFEST) as descriptor:
-                link.write_all(descriptor, to_json(manifest()))
+                write_all(descriptor, to_json(manifest()))
         return self._manages
 
     def discard(self, error: BaseException) -> bool:
@@ -149,9 +148,9 @@ class MemoryTarget:
 
 
 @contextlib.contextmanager
-def on_disk(folder: Path, name: str, mode: int = 0o666) -> Iterator[int]:
+def on_disk(folder: Path, name: str) -> Iterator[int]:
     """Return a context with a new file of a folder, which is on the disk when the context ends."""
-    descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
         os.fsync(descriptor)

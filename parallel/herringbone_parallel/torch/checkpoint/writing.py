@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from herringbone_contract.checkpoint.manifest import Chunk, File
-from herringbone_contract.memory.link import write_all
+from herringbone_contract.files import write_all
 from herringbone_parallel.core.checkpoint_plan import Described, PlannedFile
 from herringbone_parallel.torch.checkpoint.pieces import Piece, as_bytes
 

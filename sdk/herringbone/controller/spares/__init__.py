@@ -1,1 +1,1 @@
-"""Hosts that have started ahead, for a job's next attempt."""
+"""Hosts that have started ahead, and checkpoints in memory: both are for a job's next attempt."""

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from herringbone_contract.constants import HostVariable
+from herringbone_contract.files import write_all
 from herringbone_contract.memory import link
 from herringbone_parallel.torch.checkpoint import api, memory
 from herringbone_parallel.torch.position.api import Training
@@ -62,7 +63,7 @@ def steps_in_memory(path):
 
 def put(path, save, step, name, content):
     descriptor = link.new_file(name)
-    link.write_all(descriptor, content)
+    write_all(descriptor, content)
     link.close_file(descriptor)
     link.ask(path, {"do": "put", "save": save, "step": step, "name": name}, descriptor)
     os.close(descriptor)
